@@ -1,0 +1,103 @@
+package graze
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// mayImport says which of our packages each package may import. Siblings don't
+// import siblings: they meet through small interfaces that their user declares,
+// and are joined in node.
+var mayImport = map[string][]string{
+	"chunk":                {},
+	"image":                {"chunk"},
+	"image/inflate":        {},
+	"image/codec":          {"chunk", "image/inflate"},
+	"image/estargz":        {"chunk", "image", "image/codec"},
+	"image/targz":          {"chunk", "image", "image/codec", "image/inflate"},
+	"image/imagetest":      {"chunk", "image", "image/codec"},
+	"origin":               {"chunk"},
+	"chunkstore":           {"chunk"},
+	"chunkstore/storetest": {"chunk"},
+	"scheduler":            {"chunk", "latency"},
+	"dht":                  {"chunk"},
+	"fusefs":               {"chunk", "image", "latency"},
+	"wire":                 {"chunk", "wire/wirepb"},
+	"wire/wirepb":          {},
+	"peer":                 {"chunk", "wire"},
+	"chaos/sim":            {"chunk", "scheduler"},
+	"latency":              {},
+	"registry":             {},
+	"node": {
+		"chunk", "image", "image/codec", "image/estargz", "image/targz",
+		"origin", "chunkstore", "scheduler", "fusefs", "peer", "wire", "dht", "seed", "node/adminpb",
+	},
+	"node/adminpb": {},
+	"seed":         {"chunk"},
+	"cmd/graze":    {"image", "node", "origin", "registry"},
+}
+
+// stdlibOnly lists packages that may import nothing from outside the standard
+// library but what stands here.
+var stdlibOnly = map[string][]string{
+	"chunk": {"github.com/zeebo/blake3"},
+	"image": {"golang.org/x/sys/unix"},
+}
+
+// goFiles calls f for every Go file of the repository that is not a test.
+func goFiles(t *testing.T, f func(name string)) {
+	t.Helper()
+	err := fs.WalkDir(os.DirFS("."), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && name != "." && strings.HasPrefix(d.Name(), ".") {
+			return fs.SkipDir
+		}
+		if path.Ext(name) == ".go" && !strings.HasSuffix(name, "_test.go") {
+			f(name)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestImports(t *testing.T) {
+	goFiles(t, func(name string) {
+		dir := path.Dir(name)
+		if dir == "." {
+			return
+		}
+		may, ok := mayImport[dir]
+		if !ok {
+			t.Errorf("%s is in no row of the import table", dir)
+			return
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, spec := range file.Imports {
+			imp, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if dep, ours := strings.CutPrefix(imp, "graze/"); ours {
+				if !slices.Contains(may, dep) {
+					t.Errorf("%s must not import %s", name, imp)
+				}
+			} else if third, limited := stdlibOnly[dir]; limited && strings.Contains(imp, ".") && !slices.Contains(third, imp) {
+				t.Errorf("%s must not import %s: %s keeps to the standard library", name, imp, dir)
+			}
+		}
+	})
+}
