@@ -1,0 +1,151 @@
+package scheduler
+
+import (
+	"slices"
+	"time"
+
+	"graze/chunk"
+)
+
+// youth is how long after its start a node asks those next in line before it
+// asks the origin: they have stood in for it while it was away.
+const youth = 10 * time.Minute
+
+// probes reports whether others are to be asked for f's chunks before the
+// origin, and makes f ready for that.
+func (st *state) probes(f *fetch) bool {
+	if st.cluster == nil || f.probed {
+		return false
+	}
+	f.probed = true
+	t := st.aim(&f.span)
+	route := &Route{Former: slices.Clone(t.route.Former), Cluster: t.route.Cluster, Epoch: t.route.Epoch}
+	if st.young.IsZero() || st.now.Before(st.young) {
+		for _, id := range t.route.Cluster[:min(len(t.route.Cluster), 3)] {
+			if !slices.Contains(route.Former, id) {
+				route.Former = append(route.Former, id)
+			}
+		}
+	}
+	f.route = route
+	return slices.ContainsFunc(route.Former, func(id chunk.PeerID) bool {
+		if id == st.self || slices.Contains(f.via, id) {
+			return false
+		}
+		p := st.peer(id)
+		return p != nil && p.usable(st.now, true)
+	})
+}
+
+// probe has former homes be asked for w's chunk.
+func (st *state) probe(w *want, c chunk.Class) {
+	f := w.fetch
+	part := slices.Index(f.wants, w)
+	t := &target{span: f.span, route: *f.route}
+	if st.target != nil && sameSpan(&st.target.span, &f.span) && slices.Equal(st.target.route.Former, f.route.Former) {
+		t = st.target
+	}
+	st.target = t
+	sr := st.newSearch(w, t, part, originLevel, f.via)
+	for _, a := range w.asks {
+		sr.interest[a.req.class]++
+		sr.class = min(sr.class, a.req.class)
+	}
+	w.search = sr
+	f.probes++
+	st.seek(sr)
+}
+
+// probedAll has f go to the origin once nobody else is left to be asked.
+func (st *state) probedAll(f *fetch) {
+	if f.stage != probing || f.probes > 0 || f.left == 0 {
+		return
+	}
+	f.class = f.wanted()
+	if f.class == none {
+		st.drop(f)
+		return
+	}
+	f.stage = queued
+	st.lane(&f.span).queue.push(f)
+}
+
+// demote has readers of a fetch that the origin does not answer look for its
+// chunks at the homes again, if the node is not home itself.
+func (st *state) demote(f *fetch) {
+	if st.cluster == nil {
+		return
+	}
+	t := st.aim(&f.span)
+	if len(t.route.Cluster) == 0 || t.route.Cluster[0] == st.self {
+		return
+	}
+	f.stage = queued
+	f.class = none
+	for part, w := range f.wants {
+		if !f.brings(w) {
+			continue
+		}
+		asks := w.asks
+		w.asks = nil
+		for _, a := range asks {
+			f.interest[a.req.class]--
+		}
+		for _, a := range asks {
+			if a.req.class != chunk.Demand || a.req.level >= clusterLevel || a.req.once {
+				w.asks = append(w.asks, a)
+				f.interest[a.req.class]++
+				continue
+			}
+			st.restart(a, f, part)
+		}
+	}
+	f.class = f.wanted()
+	if f.stage == queued {
+		f.stage = parked
+	}
+}
+
+// restart has an ask that waited on f wait on work of the lowest level that it
+// may wait on.
+func (st *state) restart(a ask, f *fetch, part int) {
+	level := a.req.level + 1
+	w := st.wants[level][f.span.Parts[part].ID]
+	if w == nil {
+		w = st.search(&miss{span: f.span, part: part}, level, a.req.via)
+	}
+	w.asks = append(w.asks, a)
+	if !a.req.loose {
+		a.req.wants = append(a.req.wants, w)
+	}
+	st.want(w, a.req.class)
+}
+
+// misled reports whether an ask that work on the span tried has failed for knows
+// the chunk in another span: another node, which began the work, may have lied
+// about where the chunk is.
+func (st *state) misled(a ask, tried *chunk.Span, err error) bool {
+	return st.cluster != nil && causeOf(err) != unavailable && !a.req.once && !equalSpan(&a.miss.span, tried)
+}
+
+// rejoin has an ask start again.
+func (st *state) rejoin(a ask) {
+	w := st.join(a, a.req.level)
+	if !a.req.loose {
+		a.req.wants = append(a.req.wants, w)
+	}
+}
+
+// equalSpan reports whether a and b say the same.
+func equalSpan(a, b *chunk.Span) bool {
+	if a.Blob != b.Blob || a.Off != b.Off || a.Len != b.Len || a.Start != b.Start || a.Bits != b.Bits ||
+		a.Codec != b.Codec || !slices.Equal(a.Parts, b.Parts) || (a.Window == nil) != (b.Window == nil) {
+		return false
+	}
+	if a.Window == nil {
+		return true
+	}
+	v, w := a.Window, b.Window
+	return v.Part == w.Part && v.Off == w.Off && v.Len == w.Len && v.Span.Window == nil && w.Span.Window == nil &&
+		equalSpan(&v.Span, &w.Span)
+}

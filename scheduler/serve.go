@@ -1,0 +1,367 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"graze/chunk"
+)
+
+const (
+	// maxServed bounds the chunks that other nodes wait for, in each lane.
+	maxServed = 32 << 10
+	// originWait is what a node is told to wait whose home can't reach the
+	// origin.
+	originWait = time.Second
+)
+
+var errBadRequest = errors.New("bad request")
+
+// Serve answers a request of another node. It returns when the last answer was
+// sent, or with an error if the request is malformed, cannot be answered any
+// more, or ctx ends. The bytes of held chunks are sent at once, the others' as
+// each is verified.
+func (s *Scheduler) Serve(ctx context.Context, from chunk.PeerID, req *PeerRequest, w Responder) error {
+	if s.cfg.Cluster == nil {
+		return fmt.Errorf("%w: the node is in no cluster", errBadRequest)
+	}
+	if err := req.check(); err != nil {
+		return err
+	}
+	s.counters.serve.requests.Add(1)
+	self := s.cfg.Cluster.Self()
+	if from == self || slices.Contains(req.Via, self) || len(req.Via) > maxVia {
+		s.counters.serve.absent.Add(1)
+		return w.Answer(&PeerAnswer{Item: All, Part: All, Status: StatusAbsent})
+	}
+	if req.Deadline > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, req.Deadline, errDeadline)
+		defer cancel()
+	}
+	sv := &serving{s: s, from: from, req: req, w: w, flow: flowOf(req)}
+	return sv.run(ctx)
+}
+
+// check returns an error unless the request can be served.
+func (q *PeerRequest) check() error {
+	if q.Class >= chunk.NumClasses || q.Mode != ModeHeld && q.Mode != ModeHome || q.Level > clusterLevel {
+		return fmt.Errorf("%w: class %d, mode %d, level %d", errBadRequest, q.Class, q.Mode, q.Level)
+	}
+	wanted := 0
+	for i := range q.Items {
+		it := &q.Items[i]
+		if len(it.Span.Parts) == 0 || len(it.Span.Parts) > maxRequestParts {
+			return fmt.Errorf("%w: item %d has %d parts", errBadRequest, i, len(it.Span.Parts))
+		}
+		for _, part := range it.Span.Parts {
+			if err := part.Check(); err != nil {
+				return fmt.Errorf("%w: item %d: %w", errBadRequest, i, err)
+			}
+		}
+		if w := it.Span.Window; w != nil {
+			if err := checkWindow(w); err != nil {
+				return fmt.Errorf("%w: item %d: %w", errBadRequest, i, err)
+			}
+		}
+		for j, p := range it.Parts {
+			if p < 0 || p >= len(it.Span.Parts) || j > 0 && p <= it.Parts[j-1] {
+				return fmt.Errorf("%w: item %d wants part %d", errBadRequest, i, p)
+			}
+		}
+		wanted += it.wanted()
+	}
+	if wanted == 0 || wanted > maxRequestParts {
+		return fmt.Errorf("%w: %d chunks wanted", errBadRequest, wanted)
+	}
+	return nil
+}
+
+func (it *PeerItem) wanted() int {
+	if it.Parts == nil {
+		return len(it.Span.Parts)
+	}
+	return len(it.Parts)
+}
+
+// each calls f for each wanted part.
+func (it *PeerItem) each(f func(part int)) {
+	if it.Parts == nil {
+		for i := range it.Span.Parts {
+			f(i)
+		}
+		return
+	}
+	for _, p := range it.Parts {
+		f(p)
+	}
+}
+
+// A serving is one request that is being answered. It belongs to the goroutine
+// that does it.
+type serving struct {
+	s    *Scheduler
+	from chunk.PeerID
+	req  *PeerRequest
+	w    Responder
+	flow int
+
+	misses []servedMiss
+	events chan servedEvent
+	outbox []outgoing
+}
+
+// An outgoing is a chunk that waits to be sent.
+type outgoing struct {
+	item, part int
+	ref        chunk.Ref
+	p          []byte // nil: the store has it
+	since      time.Time
+}
+
+// A servedMiss is a wanted chunk that this node lacks.
+type servedMiss struct {
+	miss
+	item int
+}
+
+// A servedEvent says what has become of a chunk.
+type servedEvent struct {
+	m   *servedMiss
+	p   []byte // nil: the store has it
+	err error
+}
+
+func (sv *serving) run(ctx context.Context) error {
+	defer sv.giveUp()
+	type held struct{ item, part int }
+	var have []held
+	for i := range sv.req.Items {
+		it := &sv.req.Items[i]
+		it.each(func(part int) {
+			if sv.s.store.Has(it.Span.Parts[part].ID) {
+				have = append(have, held{i, part})
+			} else {
+				sv.misses = append(sv.misses, servedMiss{miss: miss{span: it.Span, part: part}, item: i})
+			}
+		})
+	}
+	var q *request
+	if sv.req.Mode == ModeHome && len(sv.misses) > 0 {
+		var err error
+		if q, err = sv.join(ctx); err != nil {
+			return err
+		}
+		if q != nil {
+			defer sv.leave(q)
+		}
+	}
+	for _, h := range have {
+		if err := sv.admit(h.item, h.part, nil); err != nil {
+			return err
+		}
+	}
+	if q == nil {
+		if err := sv.lack(); err != nil {
+			return err
+		}
+		sv.misses = nil
+	}
+	return sv.answer(ctx)
+}
+
+// lack answers for what this node does not hold and will not fetch.
+func (sv *serving) lack() error {
+	for i := range sv.misses {
+		m := &sv.misses[i]
+		a := &PeerAnswer{Item: m.item, Part: m.part, Status: StatusAbsent}
+		if sv.req.Mode == ModeHome {
+			a.Status, a.Wait = StatusBusy, originWait
+		}
+		sv.s.counters.serve.absent.Add(1)
+		if err := sv.w.Answer(a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// join has the request wait for what is missing. It returns nil if too many
+// wait already.
+func (sv *serving) join(ctx context.Context) (*request, error) {
+	s := sv.s
+	sv.events = make(chan servedEvent, len(sv.misses)+1)
+	q := newRequest(sv.req.Class, len(sv.misses))
+	q.level = int(sv.req.Level)
+	q.deadline, _ = ctx.Deadline()
+	q.via = sv.req.Via
+	byMiss := make(map[*miss]*servedMiss, len(sv.misses))
+	for i := range sv.misses {
+		byMiss[&sv.misses[i].miss] = &sv.misses[i]
+	}
+	q.notify = func(m *miss, p []byte, err error) { sv.events <- servedEvent{byMiss[m], p, err} }
+	s.lock()
+	defer s.mu.Unlock()
+	if s.phase == phaseEnded {
+		return nil, errEnded
+	}
+	lane := laneOf(q.level, &sv.misses[0].span)
+	if s.state.served[lane]+len(sv.misses) > maxServed {
+		return nil, nil
+	}
+	s.state.served[lane] += len(sv.misses)
+	for i := range sv.misses {
+		s.state.ask(q, &sv.misses[i].miss)
+	}
+	s.wake()
+	return q, nil
+}
+
+func (sv *serving) leave(q *request) {
+	s := sv.s
+	s.lock()
+	s.state.served[laneOf(q.level, &sv.misses[0].span)] -= len(sv.misses)
+	s.state.leave(q)
+	s.mu.Unlock()
+	s.wake()
+}
+
+// answer sends what was admitted, and answers for each missing chunk as it is
+// settled. What can't be sent soon is refused before anything else is sent.
+func (sv *serving) answer(ctx context.Context) error {
+	for left := len(sv.misses); left > 0 || len(sv.outbox) > 0; {
+		var events <-chan servedEvent
+		if left > 0 {
+			events = sv.events
+		}
+		ready := make(chan struct{})
+		if len(sv.outbox) > 0 {
+			close(ready)
+		}
+		select {
+		case e := <-events:
+			left--
+			if err := sv.event(e); err != nil {
+				return err
+			}
+			continue
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		default:
+		}
+		select {
+		case e := <-events:
+			left--
+			if err := sv.event(e); err != nil {
+				return err
+			}
+		case <-ready:
+			o := sv.outbox[0]
+			sv.outbox = sv.outbox[1:]
+			if err := sv.send(o); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+func (sv *serving) event(e servedEvent) error {
+	m := e.m
+	a := &PeerAnswer{Item: m.item, Part: m.part}
+	switch {
+	case e.err == nil:
+		return sv.admit(m.item, m.part, e.p)
+	case causeOf(e.err) == unavailable:
+		a.Status, a.Wait = StatusBusy, originWait
+	default:
+		a.Status, a.Reason = StatusFailed, "the origin refuses, or has other bytes"
+	}
+	sv.s.counters.serve.failed.Add(1)
+	return sv.w.Answer(a)
+}
+
+// admit has a chunk be sent: p, or what the store has. If too much is being sent
+// already, it names others who have the chunk.
+func (sv *serving) admit(item, part int, p []byte) error {
+	ref := sv.req.Items[item].Span.Parts[part].Ref
+	now := time.Now()
+	if !sv.s.uploads.enter(sv.flow, ref, sv.req.Class, now) {
+		return sv.redirect(item, part, ref.ID)
+	}
+	sv.outbox = append(sv.outbox, outgoing{item, part, ref, p, now})
+	return nil
+}
+
+// giveUp takes back what was admitted and will not be sent.
+func (sv *serving) giveUp() {
+	for _, o := range sv.outbox {
+		sv.s.uploads.leave(sv.flow, o.ref, o.since, time.Now(), false)
+	}
+}
+
+// send sends a chunk that was admitted.
+func (sv *serving) send(o outgoing) error {
+	s := sv.s
+	if sv.req.Class != chunk.Demand && s.uploads.lately(o.ref.ID, sv.from, time.Now()) {
+		s.uploads.leave(sv.flow, o.ref, o.since, time.Now(), false)
+		s.counters.serve.busy.Add(1)
+		return sv.w.Answer(&PeerAnswer{Item: o.item, Part: o.part, Status: StatusBusy, Wait: justNow})
+	}
+	sent, err := sv.bytes(o.item, o.part, o.ref, o.p)
+	s.uploads.leave(sv.flow, o.ref, o.since, time.Now(), sent && err == nil)
+	switch {
+	case err != nil:
+		return err
+	case sent:
+		s.uploads.gave(o.ref.ID, sv.from, time.Now())
+		s.counters.serve.bytes.Add(int64(o.ref.Size))
+		return nil
+	}
+	// It was evicted in the meantime.
+	a := &PeerAnswer{Item: o.item, Part: o.part, Status: StatusAbsent}
+	if sv.req.Mode == ModeHome {
+		a.Status, a.Wait = StatusBusy, minWait
+	}
+	s.counters.serve.absent.Add(1)
+	return sv.w.Answer(a)
+}
+
+// bytes sends a chunk if there still is one.
+func (sv *serving) bytes(item, part int, ref chunk.Ref, p []byte) (sent bool, err error) {
+	s := sv.s
+	if p != nil {
+		return true, sv.w.Bytes(item, part, p)
+	}
+	if s.sections != nil {
+		sec, err := s.sections.Section(ref.ID)
+		if err != nil {
+			return false, nil
+		}
+		err = sv.w.Section(item, part, sec)
+		return true, errors.Join(err, sec.Close())
+	}
+	p = make([]byte, ref.Size)
+	if s.store.ReadAt(ref.ID, p, 0) != nil {
+		return false, nil
+	}
+	return true, sv.w.Bytes(item, part, p)
+}
+
+// redirect names others who have the chunk, or asks for patience.
+func (sv *serving) redirect(item, part int, id chunk.ID) error {
+	a := &PeerAnswer{Item: item, Part: part, Status: StatusRedirect}
+	a.Holders, a.Wait = sv.s.uploads.holders(sv.flow, id, sv.from)
+	if len(a.Holders) == 0 {
+		a.Status = StatusBusy
+		sv.s.counters.serve.busy.Add(1)
+	} else {
+		sv.s.counters.serve.redirects.Add(1)
+	}
+	return sv.w.Answer(a)
+}

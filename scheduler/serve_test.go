@@ -1,0 +1,348 @@
+package scheduler
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"graze/chunk"
+)
+
+// A fakeResponder notes answers.
+type fakeResponder struct {
+	mu      sync.Mutex
+	answers []PeerAnswer
+	bodies  [][]byte
+	upload  time.Duration // how long each body takes
+}
+
+func (w *fakeResponder) Section(item, part int, s Section) error {
+	p := make([]byte, s.Len())
+	if _, err := s.File().ReadAt(p, s.Offset()); err != nil {
+		return err
+	}
+	return w.Bytes(item, part, p)
+}
+
+func (w *fakeResponder) Bytes(item, part int, p []byte) error {
+	if err := pause(context.Background(), w.upload); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.answers = append(w.answers, PeerAnswer{Item: item, Part: part, Status: StatusBytes, Size: int32(len(p))})
+	w.bodies = append(w.bodies, bytes.Clone(p))
+	return nil
+}
+
+func (w *fakeResponder) Answer(a *PeerAnswer) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.answers = append(w.answers, *a)
+	w.bodies = append(w.bodies, nil)
+	return nil
+}
+
+// counts returns how many answers there were of each status.
+func (w *fakeResponder) counts() map[Status]int {
+	n := make(map[Status]int)
+	for _, a := range w.answers {
+		n[a.Status]++
+	}
+	return n
+}
+
+// check fails the test for bytes that are not those of the chunk.
+func (w *fakeResponder) check(t *testing.T, req *PeerRequest) {
+	t.Helper()
+	for i, a := range w.answers {
+		if a.Status == StatusBytes {
+			if _, err := req.Items[a.Item].Span.Parts[a.Part].Verify(w.bodies[i]); err != nil {
+				t.Errorf("item %d, part %d: %v", a.Item, a.Part, err)
+			}
+		}
+	}
+}
+
+// lone is a cluster in which this node is home of all, and x asks.
+func lone() *fakeCluster {
+	return &fakeCluster{
+		route: Route{Cluster: []chunk.PeerID{"self"}}, share: 1,
+		peers: map[chunk.PeerID]fakePeer{"x": nil, "y": nil, "z": nil},
+	}
+}
+
+func TestServe(t *testing.T) {
+	im := newImage(imageSpec{files: []int64{4 * span}})
+	items := []PeerItem{{Span: im.spans[0]}, {Span: im.spans[2], Parts: []int{1, 3}}}
+	for _, tt := range []struct {
+		name   string
+		req    PeerRequest
+		held   bool
+		broken error // of the origin
+		want   map[Status]int
+	}{
+		{"held, and is", PeerRequest{Mode: ModeHeld, Items: items}, true, nil, map[Status]int{StatusBytes: 6}},
+		{"held, and is not", PeerRequest{Mode: ModeHeld, Items: items}, false, nil, map[Status]int{StatusAbsent: 6}},
+		{"rack home", PeerRequest{Mode: ModeHome, Items: items}, false, nil, map[Status]int{StatusBytes: 6}},
+		{"cluster home", PeerRequest{Mode: ModeHome, Level: 1, Items: items}, false, nil, map[Status]int{StatusBytes: 6}},
+		{"passed on by this node", PeerRequest{Mode: ModeHome, Via: []chunk.PeerID{"y", "self"}, Items: items}, true, nil, map[Status]int{StatusAbsent: 1}},
+		{"passed on too often", PeerRequest{Mode: ModeHome, Via: []chunk.PeerID{"y", "z", "y", "z"}, Items: items}, true, nil, map[Status]int{StatusAbsent: 1}},
+		{"the origin refuses", PeerRequest{Mode: ModeHome, Level: 1, Items: items}, false, chunk.ErrDenied, map[Status]int{StatusFailed: 6}},
+		{"the origin is away", PeerRequest{Mode: ModeHome, Level: 1, Items: items}, false, chunk.ErrUnavailable, map[Status]int{StatusBusy: 6}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			clusterBubble(t, lone(), imageSpec{files: []int64{4 * span}}, Config{}, func(t *testing.T, g *rig) {
+				if tt.held {
+					g.mustRead(1, 0, 4*span)
+				}
+				if tt.broken != nil {
+					g.origin.fault = failing(1e6, tt.broken)
+				}
+				w := &fakeResponder{}
+				if err := g.Serve(t.Context(), "x", &tt.req, w); err != nil {
+					t.Fatal(err)
+				}
+				if got := w.counts(); fmt.Sprint(got) != fmt.Sprint(tt.want) {
+					t.Errorf("answers by status %v, want %v", got, tt.want)
+				}
+				w.check(t, &tt.req)
+				pause(t.Context(), time.Minute)
+				g.wantIdle()
+			})
+		})
+	}
+}
+
+func TestServeRefusesMalformedRequests(t *testing.T) {
+	im := newImage(imageSpec{files: []int64{4 * span}})
+	item := func(edit func(*PeerItem)) []PeerItem {
+		it := PeerItem{Span: im.spans[0]}
+		it.Span.Parts = slices.Clone(it.Span.Parts)
+		edit(&it)
+		return []PeerItem{it}
+	}
+	same := func(*PeerItem) {}
+	for _, tt := range []struct {
+		name string
+		req  PeerRequest
+	}{
+		{"nothing is wanted", PeerRequest{Mode: ModeHome}},
+		{"unknown class", PeerRequest{Class: 9, Mode: ModeHome, Items: item(same)}},
+		{"unknown mode", PeerRequest{Mode: 7, Items: item(same)}},
+		{"the origin's level", PeerRequest{Mode: ModeHome, Level: 2, Items: item(same)}},
+		{"no parts", PeerRequest{Mode: ModeHome, Items: item(func(it *PeerItem) { it.Span.Parts = nil })}},
+		{"a part that is none", PeerRequest{Mode: ModeHome, Items: item(func(it *PeerItem) { it.Parts = []int{4} })}},
+		{"a negative part", PeerRequest{Mode: ModeHome, Items: item(func(it *PeerItem) { it.Parts = []int{-1} })}},
+		{"a part twice", PeerRequest{Mode: ModeHome, Items: item(func(it *PeerItem) { it.Parts = []int{1, 1} })}},
+		{"a huge chunk", PeerRequest{Mode: ModeHome, Items: item(func(it *PeerItem) { it.Span.Parts[1].Size = chunk.MaxSize + 1 })}},
+		{"a window without parts", PeerRequest{Mode: ModeHome, Items: item(func(it *PeerItem) { it.Span.Window = &chunk.Slice{Len: 4} })}},
+		{"too many parts", PeerRequest{Mode: ModeHome, Items: slices.Repeat(item(same), 300)}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			clusterBubble(t, lone(), imageSpec{files: []int64{4 * span}}, Config{}, func(t *testing.T, g *rig) {
+				w := &fakeResponder{}
+				if err := g.Serve(t.Context(), "x", &tt.req, w); !errors.Is(err, errBadRequest) {
+					t.Errorf("error %v", err)
+				}
+				if len(w.answers) > 0 {
+					t.Errorf("answers %v", w.answers)
+				}
+			})
+		})
+	}
+}
+
+// Many nodes that ask the cluster home at the same time cost the origin one
+// request.
+func TestServeIsOneFetchForAll(t *testing.T) {
+	clusterBubble(t, lone(), imageSpec{files: []int64{span}}, Config{}, func(t *testing.T, g *rig) {
+		g.origin.latency = time.Second
+		var wg sync.WaitGroup
+		for i := range 30 {
+			wg.Go(func() {
+				req := &PeerRequest{Mode: ModeHome, Level: uint8(i % 2), Items: []PeerItem{{Span: g.im.spans[0], Parts: []int{i % 4}}}}
+				w := &fakeResponder{}
+				if err := g.Serve(t.Context(), chunk.PeerID(fmt.Sprint("n", i)), req, w); err != nil {
+					t.Error(err)
+				}
+				if w.counts()[StatusBytes] != 1 {
+					t.Errorf("answers %v", w.answers)
+				}
+			})
+		}
+		wg.Wait()
+		g.wantRequests([2]int64{0, span})
+		if n := g.Stats().Cluster.Coalesced; n != 26 {
+			t.Errorf("%d joined, want 26", n)
+		}
+		g.wantIdle()
+	})
+}
+
+// A node that leaves, or whose time is up, does not stop the fetch: others are
+// about to ask.
+func TestServeDeadline(t *testing.T) {
+	clusterBubble(t, lone(), imageSpec{files: []int64{span}}, Config{}, func(t *testing.T, g *rig) {
+		g.origin.latency = time.Second
+		req := &PeerRequest{Mode: ModeHome, Level: 1, Deadline: 100 * time.Millisecond, Items: []PeerItem{{Span: g.im.spans[0]}}}
+		if err := g.Serve(t.Context(), "x", req, &fakeResponder{}); err == nil {
+			t.Error("no error")
+		}
+		pause(t.Context(), 2*time.Second)
+		g.mustRead(1, 0, span)
+		g.wantRequests([2]int64{0, span})
+		g.wantIdle()
+	})
+}
+
+// A level 0 request that meets this node's own level 0 search must not wait for
+// it: that would close the circle of two nodes that take each other for the
+// rack home.
+func TestLowLevelIsNotWaitedFor(t *testing.T) {
+	im := newImage(imageSpec{files: []int64{span}})
+	c := &fakeCluster{route: Route{Rack: []chunk.PeerID{"a"}, Cluster: []chunk.PeerID{"b"}}}
+	var s *Scheduler
+	c.peers = map[chunk.PeerID]fakePeer{
+		// a takes this node for the rack home, as this node takes a.
+		"a": func(ctx context.Context, req *PeerRequest, got func(*PeerAnswer, io.Reader) error) error {
+			w := &fakeResponder{}
+			if err := s.Serve(ctx, "a", &PeerRequest{Mode: ModeHome, Items: req.Items}, w); err != nil {
+				return err
+			}
+			for i := range w.answers {
+				if err := got(&w.answers[i], bytes.NewReader(w.bodies[i])); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		"b": holds(im, nil),
+	}
+	clusterBubble(t, c, imageSpec{files: []int64{span}}, Config{}, func(t *testing.T, g *rig) {
+		s = g.Scheduler
+		begin := time.Now()
+		g.mustRead(1, 0, span)
+		if d := time.Since(begin); d > time.Second {
+			t.Errorf("the read took %v", d)
+		}
+		g.wantIdle()
+	})
+}
+
+// Where a chunk is said to be by a node that lies does not matter to others.
+func TestLieAboutTheSpan(t *testing.T) {
+	clusterBubble(t, lone(), imageSpec{files: []int64{4 * span}}, Config{}, func(t *testing.T, g *rig) {
+		g.origin.latency = time.Second
+		lie := g.im.spans[0]
+		lie.Off += span
+		lie.Start += span
+		go g.Serve(t.Context(), "x", &PeerRequest{Mode: ModeHome, Level: 1, Items: []PeerItem{{Span: lie}}}, &fakeResponder{})
+		synctest.Wait()
+		g.mustRead(1, 0, span)
+	})
+}
+
+// A sectionStore keeps chunks in a file too.
+type sectionStore struct {
+	*fakeStore
+	dir string
+}
+
+type fakeSection struct {
+	f *os.File
+	n int64
+}
+
+func (s fakeSection) File() *os.File { return s.f }
+func (s fakeSection) Offset() int64  { return 0 }
+func (s fakeSection) Len() int64     { return s.n }
+func (s fakeSection) Close() error   { return s.f.Close() }
+
+func (s sectionStore) Section(id chunk.ID) (Section, error) {
+	s.mu.Lock()
+	p, ok := s.chunks[id]
+	s.mu.Unlock()
+	if !ok {
+		return nil, chunk.ErrNotFound
+	}
+	name := filepath.Join(s.dir, fmt.Sprintf("%x", id.String()))
+	if err := os.WriteFile(name, p, 0o600); err != nil {
+		return nil, err
+	}
+	f, err := os.Open(name)
+	return fakeSection{f, int64(len(p))}, err
+}
+
+// What the store has in files is sent from there.
+func TestServeSections(t *testing.T) {
+	im := newImage(imageSpec{files: []int64{span}})
+	st := sectionStore{&fakeStore{chunks: make(map[chunk.ID][]byte)}, t.TempDir()}
+	for i, ref := range im.refs {
+		st.chunks[ref.ID] = im.content[i*im.size:][:ref.Size]
+	}
+	c := lone()
+	s, err := New(st, &fakeOrigin{}, fakeDecoder{im}, Config{Cluster: c, Peers: c})
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := &PeerRequest{Mode: ModeHeld, Items: []PeerItem{{Span: im.spans[0]}}}
+	w := &fakeResponder{}
+	if err := s.Serve(t.Context(), "x", req, w); err != nil {
+		t.Fatal(err)
+	}
+	if n := w.counts()[StatusBytes]; n != 4 {
+		t.Errorf("answers %v", w.answers)
+	}
+	w.check(t, req)
+}
+
+// A node that sends as much as it may names those who have the chunk, and once
+// it has time again it sends.
+func TestRedirectWhenBusy(t *testing.T) {
+	cfg := Config{Uploads: 16 << 10} // four chunks
+	clusterBubble(t, lone(), imageSpec{files: []int64{4 * span}}, cfg, func(t *testing.T, g *rig) {
+		g.mustRead(1, 0, 4*span)
+		one := func(i int) *PeerRequest {
+			return &PeerRequest{Mode: ModeHome, Items: []PeerItem{{Span: g.im.spans[i]}}}
+		}
+		first := &fakeResponder{}
+		if err := g.Serve(t.Context(), "y", one(0), first); err != nil {
+			t.Fatal(err)
+		}
+		slow := &fakeResponder{upload: time.Second}
+		done := make(chan error)
+		go func() { done <- g.Serve(t.Context(), "z", one(1), slow) }()
+		synctest.Wait()
+		for i, want := range []map[Status]int{{StatusRedirect: 4}, {StatusBusy: 4}} {
+			w := &fakeResponder{}
+			if err := g.Serve(t.Context(), "x", one(i), w); err != nil {
+				t.Fatal(err)
+			}
+			if got := w.counts(); fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("span %d: answers by status %v, want %v", i, got, want)
+			}
+			for _, a := range w.answers {
+				if a.Status == StatusRedirect && !slices.Equal(a.Holders, []chunk.PeerID{"y"}) || a.Wait <= 0 {
+					t.Errorf("answer %+v", a)
+				}
+			}
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		w := &fakeResponder{}
+		if err := g.Serve(t.Context(), "x", one(0), w); err != nil || w.counts()[StatusBytes] != 4 {
+			t.Errorf("answers %v, error %v", w.answers, err)
+		}
+	})
+}

@@ -1,0 +1,192 @@
+package scheduler
+
+import (
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"graze/chunk"
+)
+
+const (
+	// maxGiven bounds the chunks whose receivers are remembered, and
+	// maxReceivers those of each.
+	maxGiven     = 8192
+	maxReceivers = 16
+	// uploadTime is how long a chunk should take to be sent at most. What is
+	// being sent is kept to what the link carries in that time, as measured
+	// in steps of uploadStep; it is firstUploads until then and minUploads at
+	// least.
+	uploadTime   = 200 * time.Millisecond
+	uploadStep   = 100 * time.Millisecond
+	firstUploads = 4 << 20
+	minUploads   = 512 << 10
+	// maxSending is how many a chunk is sent to at a time where the link is short.
+	maxSending = 2
+	// justNow is for how long who got a chunk does not get it again for a less
+	// urgent request: it was made before the reader's that got it.
+	justNow = 2 * time.Second
+)
+
+// uploads decides which requests of peers are answered with bytes, and
+// remembers who got what. It is safe for concurrent use.
+type uploads struct {
+	self Cluster
+	most int64
+
+	mu    sync.Mutex
+	flow  [2]uploadFlow             // to members of the rack and others, and to rack homes; guarded by mu
+	given lru[chunk.ID, *receivers] // guarded by mu
+	// sending counts who is being sent a chunk now; guarded by mu.
+	sending map[chunk.ID]int
+}
+
+// An uploadFlow measures what is sent to one kind of requester.
+type uploadFlow struct {
+	active int64 // bytes that are being sent
+	limit  int64
+	step   time.Time // when the current step began
+	sent   int64     // in this step
+	scarce bool      // the limit was reached in this step
+}
+
+// receivers is a ring of the nodes that were given a chunk.
+type receivers struct {
+	ring [maxReceivers]receiver
+	n    int // how many there have been
+}
+
+type receiver struct {
+	id chunk.PeerID
+	at time.Time
+}
+
+func newUploads(cfg *Config) *uploads {
+	u := &uploads{self: cfg.Cluster, most: cfg.Uploads, sending: make(map[chunk.ID]int)}
+	u.given.limit = maxGiven
+	for i := range u.flow {
+		u.flow[i].limit = min(firstUploads, cfg.Uploads)
+	}
+	return u
+}
+
+// flowOf returns which flow a request belongs to. Homes, which serve others,
+// don't compete with those who read.
+func flowOf(req *PeerRequest) int {
+	if req.Mode == ModeHome && req.Level == clusterLevel {
+		return 1
+	}
+	return 0
+}
+
+// enter reports whether a chunk may be sent soon. If so, leave must be called. Less urgent classes may use a part of the limit. A link with little to spare sends a chunk to few at a time: they pass
+// it on to the others.
+func (u *uploads) enter(flow int, ref chunk.Ref, class chunk.Class, now time.Time) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	id, n := ref.ID, int64(ref.Size)
+	f := &u.flow[flow]
+	limit := f.limit * int64(chunk.NumClasses-class) / chunk.NumClasses
+	if f.active > 0 && f.active+n > limit || u.sending[id] >= maxSending && f.active > f.limit/4 {
+		f.scarce = true
+		return false
+	}
+	if f.active == 0 {
+		f.step, f.sent, f.scarce = now, 0, false
+	}
+	f.active += n
+	u.sending[id]++
+	return true
+}
+
+// leave notes that a chunk that has waited since begin was sent, or not.
+func (u *uploads) leave(flow int, ref chunk.Ref, begin, now time.Time, ok bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	id, n := ref.ID, int64(ref.Size)
+	f := &u.flow[flow]
+	if u.sending[id]--; u.sending[id] == 0 {
+		delete(u.sending, id)
+	}
+	f.active -= n
+	if ok {
+		f.sent += n
+	}
+	if now.Sub(begin) > uploadTime {
+		f.scarce = true
+	}
+	d := now.Sub(f.step)
+	if d < uploadStep {
+		return
+	}
+	if f.scarce {
+		// The link was the limit, or this one was: then there is room to grow.
+		fits := int64(float64(f.sent) * float64(uploadTime) / float64(d))
+		f.limit = min(max(fits, f.limit*3/4, minUploads), u.most)
+	}
+	f.step, f.sent, f.scarce = now, 0, f.active >= f.limit
+}
+
+// gave notes that a node was given a chunk.
+func (u *uploads) gave(id chunk.ID, to chunk.PeerID, now time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	r := u.given.get(id)
+	if r == nil {
+		u.given.put(id, &receivers{})
+		r = u.given.get(id)
+	}
+	for i := range (*r).ring {
+		if have := &(*r).ring[i]; have.id == to {
+			have.at = now
+			return
+		}
+	}
+	(*r).ring[(*r).n%maxReceivers] = receiver{to, now}
+	(*r).n++
+}
+
+// lately reports whether a node was given a chunk a moment ago.
+func (u *uploads) lately(id chunk.ID, to chunk.PeerID, now time.Time) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	r := u.given.get(id)
+	return r != nil && slices.ContainsFunc((*r).ring[:], func(have receiver) bool {
+		return have.id == to && now.Sub(have.at) < justNow
+	})
+}
+
+// holders returns some nodes that were given a chunk, in random order: those in
+// the rack of the one who asks, and others only if there are hardly any. wait is
+// how long it may take until this node has time.
+func (u *uploads) holders(flow int, id chunk.ID, asks chunk.PeerID) (near []chunk.PeerID, wait time.Duration) {
+	u.mu.Lock()
+	f := &u.flow[flow]
+	wait = max(minWait, time.Duration(float64(uploadTime/2)*min(1, float64(f.active)/float64(f.limit))))
+	var ring [maxReceivers]receiver
+	if r := u.given.get(id); r != nil {
+		ring = (*r).ring
+	}
+	u.mu.Unlock()
+	rand.Shuffle(len(ring), func(i, j int) { ring[i], ring[j] = ring[j], ring[i] })
+	at, _ := u.self.Place(asks)
+	var far []chunk.PeerID
+	for _, r := range ring {
+		id := r.id
+		if id == "" || id == asks {
+			continue
+		}
+		switch p, ok := u.self.Place(id); {
+		case !ok:
+		case tierOf(at, p) == TierRack:
+			near = append(near, id)
+		default:
+			far = append(far, id)
+		}
+	}
+	if len(near) < 2 {
+		near = append(near, far...)
+	}
+	return near[:min(len(near), MaxHolders)], wait
+}
