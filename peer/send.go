@@ -1,0 +1,78 @@
+package peer
+
+import (
+	"fmt"
+	"io"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// sendPiece is how many bytes are given to the system at a time; for each the
+// client gets its time anew.
+const sendPiece = 256 << 10
+
+var pieces = sync.Pool{New: func() any { b := make([]byte, sendPiece); return &b }}
+
+// sendSection sends a chunk from its file. Before each piece it calls patient
+// with the size.
+func sendSection(l *link, s Section, patient func(*link, int64)) error {
+	if l.tcp != nil {
+		return sendfile(l, s, patient)
+	}
+	buf := pieces.Get().(*[]byte)
+	defer pieces.Put(buf)
+	for off := int64(0); off < s.Len(); {
+		p := (*buf)[:min(sendPiece, s.Len()-off)]
+		if _, err := s.File().ReadAt(p, s.Offset()+off); err != nil {
+			return fmt.Errorf("read the chunk to send: %w", err)
+		}
+		patient(l, int64(len(p)))
+		if _, err := l.Write(p); err != nil {
+			return err
+		}
+		off += int64(len(p))
+	}
+	return nil
+}
+
+// sendfile lets the kernel move the bytes. net.TCPConn.ReadFrom would do it too,
+// but from the file's own offset, which all users of the file share.
+func sendfile(l *link, s Section, patient func(*link, int64)) error {
+	to, err := l.tcp.SyscallConn()
+	if err != nil {
+		return err
+	}
+	from, err := s.File().SyscallConn()
+	if err != nil {
+		return err
+	}
+	off := s.Offset()
+	for end := off + s.Len(); off < end; {
+		piece := min(sendPiece, end-off)
+		patient(l, piece)
+		var n int
+		var serr error
+		cerr := from.Control(func(in uintptr) {
+			err = to.Write(func(out uintptr) bool {
+				for {
+					n, serr = unix.Sendfile(int(out), int(in), &off, int(piece))
+					if serr != unix.EINTR {
+						return serr != unix.EAGAIN
+					}
+				}
+			})
+		})
+		switch {
+		case cerr != nil:
+			return cerr
+		case err != nil:
+			return err
+		case serr != nil:
+			return fmt.Errorf("sendfile: %w", serr)
+		case n == 0:
+			return fmt.Errorf("read the chunk to send: %w", io.ErrUnexpectedEOF)
+		}
+	}
+	return nil
+}
