@@ -1,0 +1,218 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"graze/chunk"
+	"graze/origin"
+	"graze/wire"
+)
+
+// A blobSource is a place that a blob can be read from: a repository.
+type blobSource struct {
+	Repository string     `json:"repository"`
+	Digest     chunk.Blob `json:"digest"`
+	Size       int64      `json:"size"`
+}
+
+// A catalog knows where the blobs that spans name can be read from. It is the
+// scheduler's origin: spans name blobs, and registries need repositories.
+type catalog struct {
+	client *origin.Client
+	local  blobDir
+
+	// Of a node in a cluster: its name, and what copies a blob from another node
+	// into local.
+	node     chunk.PeerID
+	fromNode func(ctx context.Context, repository string, blob chunk.Blob) error
+
+	mu      sync.Mutex                  // guards what follows
+	sources map[chunk.Blob][]blobSource // of blobs in use
+	hints   map[chunk.Blob][]string     // repositories of blobs that other nodes asked for
+	checked map[chunk.Blob]bool         // those of them that local has and that were compared with their digest
+}
+
+// newCatalog returns a catalog that reads blobs from local, and the others
+// through client.
+func newCatalog(client *origin.Client, local blobDir) *catalog {
+	return &catalog{
+		client:  client,
+		local:   local,
+		sources: make(map[chunk.Blob][]blobSource),
+		hints:   make(map[chunk.Blob][]string),
+		checked: make(map[chunk.Blob]bool),
+	}
+}
+
+// add makes blobs known until the returned function is called. A blob that is
+// added several times stays until the last has been taken back.
+func (c *catalog) add(list []blobSource) (remove func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range list {
+		c.sources[s.Digest] = append(c.sources[s.Digest], s)
+	}
+	return sync.OnceFunc(func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, s := range list {
+			have := c.sources[s.Digest]
+			i := slices.Index(have, s)
+			// Readers may hold the old slice: it is replaced, not changed.
+			have = slices.Concat(have[:i], have[i+1:])
+			if len(have) == 0 {
+				delete(c.sources, s.Digest)
+				delete(c.checked, s.Digest)
+			} else {
+				c.sources[s.Digest] = have
+			}
+		}
+	})
+}
+
+// ReadRange implements scheduler.Origin. It asks one source after the other; if
+// none has the blob, the error is that of a source which may have it later.
+func (c *catalog) ReadRange(ctx context.Context, blob chunk.Blob, off, n int64) (io.ReadCloser, error) {
+	if c.isLocal(blob) {
+		f, err := c.local.open(blob)
+		if err == nil {
+			return newSectionReader(f, off, n)
+		}
+		if !isMissing(err) {
+			return nil, err
+		}
+	}
+	c.mu.Lock()
+	sources := c.sources[blob]
+	for _, repository := range c.hints[blob] {
+		sources = append(sources[:len(sources):len(sources)], blobSource{Repository: repository, Digest: blob, Size: origin.UnknownSize})
+	}
+	c.mu.Unlock()
+	var worst error = &chunk.Error{Op: "read", What: string(blob), Err: chunk.ErrNotFound}
+	for i, s := range sources {
+		if s.Repository == "" || slices.Contains(sources[:i], s) {
+			continue
+		}
+		r, err := c.readFrom(ctx, s, off, n)
+		if err == nil || ctx.Err() != nil {
+			return r, err
+		}
+		if isMissing(worst) || errors.Is(worst, chunk.ErrDenied) {
+			worst = err
+		}
+	}
+	return nil, worst
+}
+
+// maxHints bounds the blobs whose repositories are remembered for other nodes.
+const maxHints = 4096
+
+// hint remembers where a span that another node asks for can be read from: this
+// node need not know the image.
+func (c *catalog) hint(span *chunk.Span, repositories []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hintLocked(span.Blob, repositories)
+	if span.Window != nil {
+		c.hintLocked(span.Window.Span.Blob, repositories)
+	}
+}
+
+func (c *catalog) hintLocked(blob chunk.Blob, repositories []string) {
+	if slices.Equal(c.hints[blob], repositories) {
+		return
+	}
+	if len(c.hints) >= maxHints {
+		clear(c.hints) // those in use are hinted at again with the next request
+	}
+	c.hints[blob] = slices.Clone(repositories)
+}
+
+// appendRepositories appends the repositories that have the blobs of a span, as
+// many as a request can carry.
+func (c *catalog) appendRepositories(list []string, span *chunk.Span) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	blobs := []chunk.Blob{span.Blob}
+	if span.Window != nil {
+		blobs = append(blobs, span.Window.Span.Blob)
+	}
+	for _, blob := range blobs {
+		for _, s := range c.sources[blob] {
+			repository := s.Repository
+			if repository == "" {
+				repository = fromNode + string(c.node) // the blob is here and nowhere else
+			}
+			if len(list) < wire.MaxRepositories && !slices.Contains(list, repository) {
+				list = append(list, repository)
+			}
+		}
+		for _, repository := range c.hints[blob] {
+			if len(list) < wire.MaxRepositories && !slices.Contains(list, repository) {
+				list = append(list, repository)
+			}
+		}
+	}
+	return list
+}
+
+// readFrom reads a range of a blob from one source.
+func (c *catalog) readFrom(ctx context.Context, s blobSource, off, n int64) (io.ReadCloser, error) {
+	if !strings.HasPrefix(s.Repository, fromNode) {
+		return c.client.Blob(s.Repository, s.Digest, s.Size).ReadRange(ctx, off, n)
+	}
+	if c.fromNode == nil {
+		return nil, &chunk.Error{Op: "read", What: string(s.Digest), From: s.Repository, Err: chunk.ErrNotFound}
+	}
+	if err := c.fromNode(ctx, s.Repository, s.Digest); err != nil {
+		return nil, err
+	}
+	f, err := c.local.open(s.Digest)
+	if err != nil {
+		return nil, err
+	}
+	return newSectionReader(f, off, n)
+}
+
+// isLocal reports whether the state folder has a blob, and that it is good: it is
+// compared with its digest when it is first used. One that has rotted is removed.
+func (c *catalog) isLocal(blob chunk.Blob) bool {
+	c.mu.Lock()
+	checked := c.checked[blob]
+	c.mu.Unlock()
+	if checked {
+		return true
+	}
+	if c.local.check(blob) != nil {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.sources[blob] != nil {
+		c.checked[blob] = true
+	}
+	return true
+}
+
+// newSectionReader returns a reader of n bytes of f from off on, and closes f
+// with it. The caller has asked for bytes that the blob must have.
+func newSectionReader(f *os.File, off, n int64) (io.ReadCloser, error) {
+	st, err := f.Stat()
+	if err == nil && (off < 0 || n < 0 || n > st.Size()-off) {
+		err = fmt.Errorf("%w: %s has %d bytes, and %d from %d on are wanted", chunk.ErrCorrupt, f.Name(), st.Size(), n, off)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.NewSectionReader(f, off, n), f}, nil
+}

@@ -1,0 +1,89 @@
+package node
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"graze/origin"
+)
+
+// A Config says where a node keeps its state and how it reaches registries. Only
+// State is required.
+type Config struct {
+	// State is the folder that everything is kept in; it is made if missing.
+	State string
+
+	// StoreLimit bounds the chunk store in bytes. 0 means 80 % of the space that
+	// was free when the store was first opened.
+	StoreLimit int64
+
+	// Uncached leaves out the chunk store: what is read is fetched, handed out
+	// and forgotten. Such a node needs no lock.
+	Uncached bool
+
+	// ReadDeadline is how long a read waits for the registry before it fails.
+	// Default: 5 minutes.
+	ReadDeadline time.Duration
+
+	// AcceptUnverifiedTOC allows the table of contents of an eStargz layer for
+	// which the manifest has no digest. Otherwise such a layer is taken as one
+	// that has none.
+	AcceptUnverifiedTOC bool
+
+	// Platform is the platform whose image is taken from a multi-platform one.
+	// Default: Linux on this machine's processor.
+	Platform v1.Platform
+
+	// Cluster makes the node a member of a cluster. Default: it works alone.
+	Cluster *ClusterConfig
+
+	// Origin says how registries are reached.
+	Origin origin.Config
+
+	// Log gets what a person should act on. Default: discard.
+	Log *slog.Logger
+}
+
+// withDefaults returns c with its defaults filled in, or what is wrong with it.
+func (c Config) withDefaults() (Config, error) {
+	if c.State == "" {
+		return c, errors.New("no state folder was given")
+	}
+	if c.ReadDeadline < 0 || c.StoreLimit < 0 {
+		return c, errors.New("the read deadline and the store's limit must not be negative")
+	}
+	if c.ReadDeadline == 0 {
+		c.ReadDeadline = 5 * time.Minute
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	for _, limit := range []*time.Duration{&c.Origin.Timeouts.Header, &c.Origin.Timeouts.Stall} {
+		if *limit == 0 {
+			*limit = c.patience()
+		}
+	}
+	return c, nil
+}
+
+// patience is how long a request may stay without an answer: short enough to make
+// it anew, and again, before the read deadline.
+func (c *Config) patience() time.Duration {
+	return max(time.Second, min(30*time.Second, c.ReadDeadline/4))
+}
+
+// DockerKeychain returns the credentials that Docker's own client would use:
+// those in the config.json of $DOCKER_CONFIG, or of .docker in the home folder,
+// and those of the helpers named there.
+func DockerKeychain() origin.Keychain {
+	dir := os.Getenv("DOCKER_CONFIG")
+	if home, err := os.UserHomeDir(); dir == "" && err == nil {
+		dir = filepath.Join(home, ".docker")
+	}
+	return origin.DockerConfig{Dir: dir}
+}

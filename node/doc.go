@@ -1,0 +1,35 @@
+// Package node joins everything that one machine runs: it finds and makes the
+// indexes of images, keeps their views, fetches and keeps chunks, mounts images
+// and tells what it has done.
+//
+// A [Library] is what a node knows of images: their manifests, indexes and
+// views, in a folder and in the registry. It holds no chunks and no lock, so
+// that any number of processes can look into images at the same time. A [Node]
+// adds the chunks: it owns the store of one folder, and mounts images.
+//
+// # State folder
+//
+//	blobs/sha256/<digest>     manifests, configs, trees and checkpoints of indexes
+//	layers/<digest>.json      the index of a layer that was made here
+//	layers/<hash>.json        the index of a layer that a repository published, for its images
+//	views/<key>.view          merged trees, by their repository and layers
+//	refs/<hash>.json          which image a reference last stood for
+//	chunks/                   the chunk store, locked while a Node is open
+//	graze.sock                the admin socket, while a Node runs
+//
+// All but chunks/ is written by renaming whole files into place. Everything can
+// be removed while no node runs: it is fetched or made again.
+//
+// # Which index serves a layer
+//
+// The first of these that there is, layer by layer:
+//
+//  1. the layer's own eStargz table of contents, if the manifest vouches for it;
+//  2. graze's index that the folder has already, if it was made here or comes from
+//     the image's repository;
+//  3. graze's index among the image's referrers in the registry;
+//  4. an eStargz table of contents that nothing vouches for, if Config allows;
+//  5. graze's index, made now from the whole layer, if the caller allows.
+//
+// [LayerReport] says which it was and why.
+package node

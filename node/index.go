@@ -1,0 +1,307 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"graze/chunk"
+	"graze/image"
+	"graze/image/estargz"
+	"graze/image/targz"
+	"graze/origin"
+)
+
+// ErrNoIndex: a layer has no index that could be used.
+var ErrNoIndex = errors.New("layer has no index")
+
+// IndexOptions say how the indexes of an image's layers are come by.
+type IndexOptions struct {
+	// Build allows to make the index of a layer that has none, for which the
+	// whole layer is read.
+	Build bool
+
+	// Progress is called while indexes are made, by several goroutines at once.
+	Progress func(p Progress)
+
+	// Keep gets every chunk of a layer whose index is made, as the whole layer
+	// passes by anyway. It is called by several goroutines at once.
+	Keep func(v chunk.Verified)
+}
+
+// A Progress says how much of a layer has been read.
+type Progress struct {
+	Layer chunk.Blob
+	Done  int64 // bytes of the blob
+	Total int64
+}
+
+// A LayerReport says by which index a layer is served, and why.
+type LayerReport struct {
+	Digest      chunk.Blob   `json:"digest"`
+	Size        int64        `json:"size"`
+	Format      image.Format `json:"format"`
+	Index       string       `json:"index"`                 // where the index came from, for a person
+	Tree        int64        `json:"tree,omitempty"`        // bytes of graze's own index
+	Checkpoints int64        `json:"checkpoints,omitempty"` // likewise
+}
+
+// A layerIndex is an opened index of a layer.
+type layerIndex struct {
+	layer  *image.Layer
+	report LayerReport
+
+	// Of graze's own index, where its checkpoints are, and its record.
+	checkpoints *blobSource
+	record      *layerRecord
+}
+
+// openIndexes opens the index of every layer of an image, all at the same time.
+func (l *Library) openIndexes(ctx context.Context, img *Image, opts IndexOptions) ([]*layerIndex, error) {
+	published := sync.OnceValues(func() (map[chunk.Blob][]layerRecord, error) {
+		return l.publishedIndexes(ctx, img)
+	})
+	list := make([]*layerIndex, len(img.Layers))
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(8)
+	for i := range img.Layers {
+		g.Go(func() error {
+			x, err := l.openIndex(gctx, img, i, published, opts)
+			if err != nil {
+				return fmt.Errorf("layer %d of %s, %s: %w", i+1, img.Reference, img.Layers[i].Digest, err)
+			}
+			x.report.Digest, x.report.Size, x.report.Format = img.Layers[i].Digest, img.Layers[i].Size, x.layer.Format
+			list[i] = x
+			return nil
+		})
+	}
+	return list, g.Wait()
+}
+
+// openIndex opens the index of layer n, by the order in the package comment.
+func (l *Library) openIndex(ctx context.Context, img *Image, n int, published func() (map[chunk.Blob][]layerRecord, error), opts IndexOptions) (*layerIndex, error) {
+	layer := &img.Layers[n]
+	var refused error // why an index that is there is not used
+	if estargz.Annotated(layer.Annotations) {
+		x, err := l.openEStargz(ctx, img, layer, estargz.Refuse)
+		if err == nil || !unusable(err) {
+			return x, err
+		}
+		refused = err
+	}
+	if x, err := l.openKept(img, n); err == nil || !isMissing(err) {
+		return x, err
+	}
+	found, err := published()
+	switch {
+	case err == nil:
+	case ctx.Err() != nil, errors.Is(err, chunk.ErrUnavailable):
+		return nil, fmt.Errorf("look for a published index: %w", err)
+	default:
+		// Some registries answer requests that they don't know in odd ways.
+		refused = fmt.Errorf("look for a published index: %w", err)
+	}
+	for _, rec := range found[layer.Digest] {
+		x, err := l.openPublished(ctx, rec, img.DiffIDs[n])
+		if err == nil || !errors.Is(err, chunk.ErrCorrupt) && !isMissing(err) {
+			return x, err
+		}
+		refused = err
+		l.log.Warn("published index is not used", "layer", layer.Digest, "index", rec.Origin, "err", err)
+	}
+	if !estargz.Annotated(layer.Annotations) {
+		x, err := l.openEStargz(ctx, img, layer, l.unverified)
+		if err == nil || !unusable(err) {
+			return x, err
+		}
+		if !errors.Is(err, estargz.ErrNotEStargz) {
+			refused = err
+		}
+	}
+	if !opts.Build {
+		if refused != nil {
+			return nil, fmt.Errorf("%w: %w", ErrNoIndex, refused)
+		}
+		return nil, ErrNoIndex
+	}
+	if refused != nil {
+		l.log.Warn("layer has an index that is not used; all of it is read and indexed", "layer", layer.Digest, "err", refused)
+	}
+	return l.build(ctx, img, n, opts)
+}
+
+// unusable reports whether err says that a layer has no eStargz table of
+// contents, or none that may be used or is what the manifest says, so that another
+// index is looked for.
+func unusable(err error) bool {
+	return errors.Is(err, estargz.ErrNotEStargz) || errors.Is(err, estargz.ErrExternalTOC) ||
+		errors.Is(err, estargz.ErrUnverified) || errors.Is(err, estargz.ErrUnsupported) || errors.Is(err, chunk.ErrCorrupt)
+}
+
+// openEStargz opens the table of contents in the layer.
+func (l *Library) openEStargz(ctx context.Context, img *Image, layer *origin.Layer, policy estargz.Policy) (*layerIndex, error) {
+	es, err := estargz.Open(ctx, l.client.Blob(img.Repository, layer.Digest, layer.Size), estargz.Config{
+		Blob:        layer.Digest,
+		Annotations: layer.Annotations,
+		Unverified:  policy,
+	})
+	if err != nil {
+		return nil, err
+	}
+	x := &layerIndex{layer: &es.Layer}
+	x.report.Index = "table of contents in the layer, " + es.TOCDigest.String()
+	if es.Unverified {
+		x.report.Index += ", for which the manifest does not vouch"
+		l.log.Warn("table of contents in the layer is used, but the manifest does not vouch for it", "layer", layer.Digest, "toc", es.TOCDigest)
+	}
+	return x, nil
+}
+
+// openKept opens the index of a layer that the folder has: one that was made
+// here, of bytes that the layer's digest vouches for, serves every image; one
+// that was published, only images of the repository that it comes from.
+func (l *Library) openKept(img *Image, n int) (*layerIndex, error) {
+	x, err := l.openRecord(img.Layers[n].Digest, "", img.DiffIDs[n])
+	if isMissing(err) {
+		x, err = l.openRecord(img.Layers[n].Digest, img.Repository, img.DiffIDs[n])
+	}
+	return x, err
+}
+
+// openRecord opens the index of a layer that comes from a repository; from here,
+// if that is empty. One that is not whole is reported as missing.
+func (l *Library) openRecord(layer chunk.Blob, repository string, diffID chunk.Blob) (*layerIndex, error) {
+	var rec layerRecord
+	switch err := readRecord(l.recordPath(layer, repository), &rec); {
+	case errors.Is(err, chunk.ErrCorrupt):
+		l.log.Warn("record of an index is damaged and is made again", "layer", layer, "err", err)
+		return nil, fs.ErrNotExist
+	case err != nil:
+		return nil, err
+	}
+	if rec.Layer != layer || rec.Repository != repository {
+		return nil, fs.ErrNotExist
+	}
+	tree, err := l.blobs.read(rec.Tree, maxTree)
+	if err != nil {
+		return nil, err
+	}
+	if rec.Checkpoints != "" && rec.Repository == "" && !l.blobs.has(rec.Checkpoints, rec.CheckpointsSize) {
+		return nil, &chunk.Error{Op: "open", What: string(rec.Checkpoints), From: string(l.blobs), Err: chunk.ErrNotFound}
+	}
+	return l.openTree(rec, tree, diffID)
+}
+
+// openPublished gets the tree that a published index consists of, keeps it, and
+// opens it. The checkpoints stay where they are until they are needed.
+func (l *Library) openPublished(ctx context.Context, rec layerRecord, diffID chunk.Blob) (*layerIndex, error) {
+	tree, err := l.fetchTree(ctx, rec)
+	if err != nil {
+		return nil, err
+	}
+	x, err := l.openTree(rec, tree, diffID)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := l.blobs.write(tree); err != nil {
+		return nil, fmt.Errorf("keep the index: %w", err)
+	}
+	if err := writeRecord(l.recordPath(rec.Layer, rec.Repository), &rec); err != nil {
+		return nil, fmt.Errorf("keep the index: %w", err)
+	}
+	return x, nil
+}
+
+// openTree opens a tree that has been checked against the record's digest. It
+// must be of the layer that the image names, and that layer must unpack to what
+// the image's config says.
+func (l *Library) openTree(rec layerRecord, tree []byte, diffID chunk.Blob) (*layerIndex, error) {
+	info, err := targz.ReadInfo(tree)
+	if err != nil {
+		return nil, fmt.Errorf("index %s of layer %s: %w", rec.Tree, rec.Layer, err)
+	}
+	if info.Layer.Digest != rec.Layer || info.DiffID != diffID {
+		return nil, fmt.Errorf("%w: index %s is of layer %s, which unpacks to %s; the image has layer %s, which unpacks to %s",
+			chunk.ErrCorrupt, rec.Tree, info.Layer.Digest, info.DiffID, rec.Layer, diffID)
+	}
+	if info.Checkpoints.Size > 0 && info.Checkpoints != (targz.Blob{Digest: rec.Checkpoints, Size: rec.CheckpointsSize}) {
+		return nil, fmt.Errorf("%w: index %s of layer %s comes without its checkpoints %s", chunk.ErrCorrupt, rec.Tree, rec.Layer, info.Checkpoints.Digest)
+	}
+	layer, err := targz.Open(tree)
+	if err != nil {
+		return nil, fmt.Errorf("index %s of layer %s: %w", rec.Tree, rec.Layer, err)
+	}
+	x := &layerIndex{
+		layer:  layer,
+		record: &rec,
+		report: LayerReport{Index: rec.Origin, Tree: rec.TreeSize, Checkpoints: rec.CheckpointsSize},
+	}
+	if rec.Checkpoints != "" {
+		x.checkpoints = &blobSource{Repository: rec.Repository, Digest: rec.Checkpoints, Size: rec.CheckpointsSize}
+	}
+	return x, nil
+}
+
+// buildIndex makes the index of a layer by reading all of it, and keeps it.
+func (l *Library) buildIndex(ctx context.Context, img *Image, n int, opts IndexOptions) (*layerIndex, error) {
+	layer := &img.Layers[n]
+	src, err := l.client.Blob(img.Repository, layer.Digest, layer.Size).ReadRange(ctx, 0, layer.Size)
+	if err != nil {
+		return nil, err
+	}
+	defer src.Close()
+	tree, err := l.blobs.create()
+	if err != nil {
+		return nil, err
+	}
+	defer tree.abort()
+	checkpoints, err := l.blobs.create()
+	if err != nil {
+		return nil, err
+	}
+	defer checkpoints.abort()
+
+	cfg := targz.Config{Keep: opts.Keep}
+	if opts.Progress != nil {
+		cfg.Progress = func(done int64) { opts.Progress(Progress{Layer: layer.Digest, Done: done, Total: layer.Size}) }
+	}
+	info, err := targz.Build(ctx, src, tree, checkpoints, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if info.Layer.Digest != layer.Digest {
+		return nil, &chunk.Error{Op: "index", What: string(layer.Digest), From: img.Repository,
+			Err: fmt.Errorf("%w: digest is %s", chunk.ErrCorrupt, info.Layer.Digest)}
+	}
+	if info.DiffID != img.DiffIDs[n] {
+		return nil, fmt.Errorf("%w: layer unpacks to %s, the image's config says %s", chunk.ErrCorrupt, info.DiffID, img.DiffIDs[n])
+	}
+	rec := layerRecord{Layer: layer.Digest, TreeSize: tree.size, Origin: "made here"}
+	if rec.Tree, err = tree.commit(); err != nil {
+		return nil, fmt.Errorf("keep the index: %w", err)
+	}
+	if rec.CheckpointsSize = checkpoints.size; rec.CheckpointsSize > 0 {
+		if rec.Checkpoints, err = checkpoints.commit(); err != nil {
+			return nil, fmt.Errorf("keep the index: %w", err)
+		}
+	}
+	if err := writeRecord(l.recordPath(layer.Digest, ""), &rec); err != nil {
+		return nil, fmt.Errorf("keep the index: %w", err)
+	}
+	return l.openRecord(layer.Digest, "", img.DiffIDs[n])
+}
+
+// recordPath returns the name of the file that says which index serves a layer
+// to the images of a repository; to all images, if that is empty.
+func (l *Library) recordPath(layer chunk.Blob, repository string) string {
+	name := string(layer)
+	if repository != "" {
+		name += " " + repository
+	}
+	return filepath.Join(l.dir, "layers", fileName(name)+".json")
+}

@@ -1,0 +1,266 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"graze/chunk"
+	"graze/image"
+	"graze/image/estargz"
+	"graze/origin"
+)
+
+// Bounds of the metadata blobs that are read back from the state folder, in
+// bytes. They are those of package origin.
+const (
+	maxManifest = 8 << 20
+	maxConfig   = 16 << 20
+	maxTree     = 128 << 20
+)
+
+// resolvePatience is how long a registry may take to say what a reference means,
+// if it is known what the reference meant the last time. It bounds what a
+// registry that swallows requests adds to the start of a container.
+const resolvePatience = 10 * time.Second
+
+// A Library is what is known of images: their manifests, indexes and views. It
+// is safe for concurrent use, by several processes too.
+type Library struct {
+	dir        string
+	blobs      blobDir
+	client     *origin.Client
+	platform   v1.Platform
+	unverified estargz.Policy
+	log        *slog.Logger
+
+	// fetch gets a whole small blob, and build makes the index of a layer: by
+	// themselves, or with the help of other nodes.
+	fetch func(ctx context.Context, src blobSource) ([]byte, error)
+	build func(ctx context.Context, img *Image, n int, opts IndexOptions) (*layerIndex, error)
+}
+
+// OpenLibrary opens the library in the folder cfg.State, and makes it if there
+// is none. Of cfg it leaves alone what is about chunks. Close it after use.
+func OpenLibrary(cfg Config) (*Library, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(cfg.State, 0o700); err != nil {
+		return nil, fmt.Errorf("make the state folder: %w", err)
+	}
+	client, err := origin.New(cfg.Origin)
+	if err != nil {
+		return nil, err
+	}
+	unverified := estargz.Refuse
+	if cfg.AcceptUnverifiedTOC {
+		unverified = estargz.Accept
+	}
+	l := &Library{
+		dir:        cfg.State,
+		blobs:      blobDir(filepath.Join(cfg.State, "blobs")),
+		client:     client,
+		platform:   cfg.Platform,
+		unverified: unverified,
+		log:        cfg.Log,
+	}
+	l.fetch, l.build = l.fetchBlob, l.buildIndex
+	return l, nil
+}
+
+// Close ends what the library does in the background.
+func (l *Library) Close() error { return l.client.Close() }
+
+// An Image is an image that has been resolved.
+type Image struct {
+	*origin.Image
+
+	// Stale is set if the registry did not answer, and the image is what the
+	// reference stood for the last time.
+	Stale bool
+}
+
+// sources says where the image's layers can be read from.
+func (img *Image) sources() []blobSource {
+	list := make([]blobSource, len(img.Layers))
+	for i, layer := range img.Layers {
+		list[i] = blobSource{Repository: img.Repository, Digest: layer.Digest, Size: layer.Size}
+	}
+	return list
+}
+
+// Resolve finds the image that a reference means, and keeps its manifest and
+// config. An image that is known needs no network if the reference has its
+// digest. While the registry is unavailable, any other reference means what it
+// stood for the last time, if that is known.
+func (l *Library) Resolve(ctx context.Context, ref string) (*Image, error) {
+	if strings.Contains(ref, "@") {
+		if img, err := l.lastKnown(ref); err == nil {
+			return &Image{Image: img}, nil
+		}
+	}
+	old, oldErr := l.lastKnown(ref)
+	askCtx, cancel := ctx, func() {}
+	if oldErr == nil {
+		silent := fmt.Errorf("%w: no answer for %v", chunk.ErrUnavailable, resolvePatience)
+		askCtx, cancel = context.WithTimeoutCause(ctx, resolvePatience, silent)
+	}
+	img, err := l.client.Resolve(askCtx, ref, l.platform)
+	if cause := context.Cause(askCtx); err != nil && cause != nil && ctx.Err() == nil {
+		err = cause
+	}
+	cancel()
+	if errors.Is(err, chunk.ErrUnavailable) {
+		if oldErr == nil {
+			l.log.Warn("registry is unavailable; using the image that the reference stood for last", "reference", ref, "digest", old.Digest, "err", err)
+			return &Image{Image: old, Stale: true}, nil
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := l.remember(ref, img); err != nil {
+		// The image can be used all the same, with the registry there.
+		l.log.Warn("manifest and config can't be kept", "reference", ref, "err", err)
+	}
+	return &Image{Image: img}, nil
+}
+
+// remember keeps what ref stands for, by ref and by the image's digest.
+func (l *Library) remember(ref string, img *origin.Image) error {
+	rec := refRecord{Reference: img.Reference, Platform: l.platform.String()}
+	var err error
+	if rec.Digest, err = l.blobs.write(img.Manifest); err != nil {
+		return err
+	}
+	if rec.Config, err = l.blobs.write(img.Config); err != nil {
+		return err
+	}
+	byDigest := img.Repository + "@" + string(img.Digest)
+	return errors.Join(l.writeRef(ref, rec), l.writeRef(byDigest, rec))
+}
+
+// writeRef keeps what ref stands for, unless that is known.
+func (l *Library) writeRef(ref string, rec refRecord) error {
+	var old refRecord
+	if err := readRecord(l.refPath(ref), &old); err == nil && old == rec {
+		return nil
+	}
+	return writeRecord(l.refPath(ref), &rec)
+}
+
+// lastKnown returns the image that ref stood for when it was last resolved.
+func (l *Library) lastKnown(ref string) (*origin.Image, error) {
+	var rec refRecord
+	if err := readRecord(l.refPath(ref), &rec); err != nil {
+		return nil, err
+	}
+	manifest, err := l.blobs.read(rec.Digest, maxManifest)
+	if err != nil {
+		return nil, err
+	}
+	config, err := l.blobs.read(rec.Config, maxConfig)
+	if err != nil {
+		return nil, err
+	}
+	return origin.NewImage(rec.Reference, manifest, config)
+}
+
+// refPath returns the name of the file that keeps what ref stands for. The
+// platform is part of what is asked for.
+func (l *Library) refPath(ref string) string {
+	return filepath.Join(l.dir, "refs", fileName(ref+" "+l.platform.String())+".json")
+}
+
+// OpenView opens the view of an image. The view is made from the layers' indexes
+// the first time, and opened without the network from then on.
+func (l *Library) OpenView(ctx context.Context, img *Image, opts IndexOptions) (*View, error) {
+	path := filepath.Join(l.dir, "views", viewKey(img, l.unverified == estargz.Accept)+".view")
+	view, err := l.readView(path)
+	switch {
+	case err == nil:
+		return view, nil
+	case errors.Is(err, chunk.ErrCorrupt):
+		l.log.Warn("view is damaged and is made again", "path", path, "err", err)
+	case !isMissing(err):
+		return nil, fmt.Errorf("open the image's view: %w", err)
+	}
+	if err := l.makeView(ctx, path, img, opts); err != nil {
+		return nil, err
+	}
+	return l.readView(path)
+}
+
+// A View is the view of an image, and where those of its blobs are that are not
+// the image's layers.
+type View struct {
+	*image.View
+	blobs []blobSource
+}
+
+// readView opens the view in the file path. One whose checkpoints nobody has any
+// more is reported as missing.
+func (l *Library) readView(path string) (*View, error) {
+	view, err := image.OpenView(path)
+	if err != nil {
+		return nil, err
+	}
+	var extra viewExtra
+	if raw := view.Info().Extra; len(raw) > 0 {
+		if err := json.Unmarshal(raw, &extra); err != nil {
+			return nil, errors.Join(fmt.Errorf("%w: what %s keeps: %w", chunk.ErrCorrupt, path, err), view.Close())
+		}
+	}
+	for _, b := range extra.Blobs {
+		if b.Repository == "" && !l.blobs.has(b.Digest, b.Size) {
+			return nil, errors.Join(&chunk.Error{Op: "open", What: string(b.Digest), From: string(l.blobs), Err: chunk.ErrNotFound}, view.Close())
+		}
+	}
+	return &View{View: view, blobs: extra.Blobs}, nil
+}
+
+// makeView opens the indexes of all layers and writes their view to path.
+func (l *Library) makeView(ctx context.Context, path string, img *Image, opts IndexOptions) error {
+	indexes, err := l.openIndexes(ctx, img, opts)
+	if err != nil {
+		return err
+	}
+	var info image.Info
+	var extra viewExtra
+	layers := make([]*image.Layer, len(indexes))
+	for i, x := range indexes {
+		layers[i] = x.layer
+		info.Layers = append(info.Layers, image.LayerInfo{
+			Digest: img.Layers[i].Digest,
+			Size:   img.Layers[i].Size,
+			Format: x.layer.Format,
+			Index:  x.report.Index,
+		})
+		if x.checkpoints != nil {
+			extra.Blobs = append(extra.Blobs, *x.checkpoints)
+		}
+	}
+	if info.Extra, err = extra.encode(); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	if err := image.WriteView(path, layers, info); err != nil {
+		return fmt.Errorf("merge the layers of %s: %w", img.Reference, err)
+	}
+	// A large image's merge takes a few hundred MB that are not needed again.
+	debug.FreeOSMemory()
+	return nil
+}

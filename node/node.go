@@ -1,0 +1,275 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"graze/chunk"
+	"graze/chunkstore"
+	"graze/image/codec"
+	"graze/scheduler"
+	"graze/seed"
+)
+
+// A Node fetches, keeps and serves the chunks of images. One folder belongs to
+// one Node at a time. It is safe for concurrent use.
+type Node struct {
+	*Library
+	store   *chunkstore.Store // nil if the node keeps no chunks
+	catalog *catalog
+	sched   *scheduler.Scheduler
+	members *members     // nil if the node works alone
+	seeds   *seed.Keeper // nil if the node is no seed
+	started time.Time
+	once    repeats
+
+	building      layerLocks
+	sharesIndexes bool // makes indexes for other nodes, and takes theirs
+
+	ready chan struct{} // closed when the admin socket answers
+	serve chan *Mount   // mounts that Run shall serve
+	ended chan struct{} // closed when Run takes no more
+
+	mu     sync.Mutex // guards mounts
+	mounts []*Mount
+}
+
+// Open opens the node whose state is in cfg.State, and makes the folder if there
+// is none. Nothing is fetched before Run. Close it after use.
+func Open(cfg Config) (*Node, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	lib, err := OpenLibrary(cfg)
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{
+		Library: lib,
+		catalog: newCatalog(lib.client, lib.blobs),
+		started: time.Now(),
+		ready:   make(chan struct{}),
+		serve:   make(chan *Mount),
+		ended:   make(chan struct{}),
+	}
+	var store scheduler.Store = noStore{}
+	if !cfg.Uncached {
+		n.store, err = chunkstore.Open(filepath.Join(cfg.State, "chunks"), chunkstore.Config{Limit: cfg.StoreLimit, Log: cfg.Log})
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("open the chunk store: %w", err), lib.Close())
+		}
+		store = sectionStore{n.store}
+	}
+	policy := scheduler.Config{ReadDeadline: cfg.ReadDeadline, StallTimeout: cfg.patience(), Trace: n.trace()}
+	if cfg.Cluster != nil {
+		if n.members, err = n.join(*cfg.Cluster); err != nil {
+			return nil, errors.Join(fmt.Errorf("join the cluster: %w", err), n.Close())
+		}
+		n.fetch = n.fetchByPeers
+		n.catalog.node = n.members.host.ID()
+		n.catalog.fromNode = n.fetchFromNode
+		if n.sharesIndexes = !cfg.Cluster.OwnIndexes; n.sharesIndexes {
+			n.build = n.sharedIndex
+		}
+		policy.Cluster, policy.Peers = n.members, n.members
+		policy.OriginRate, policy.OriginRequests = cfg.Cluster.RegistryBytes, cfg.Cluster.RegistryRequests
+	}
+	n.sched, err = scheduler.New(newSpill(store, n.notKept), n.catalog, new(codec.Decoder), policy)
+	if err == nil && cfg.Cluster != nil && cfg.Cluster.Seed {
+		n.seeds, err = n.newSeeds(filepath.Join(cfg.State, "seeds.json"))
+	}
+	if err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	return n, nil
+}
+
+// Close closes the store. Run must have returned, if it was called.
+func (n *Node) Close() error {
+	var err error
+	if n.members != nil {
+		err = n.members.host.Close()
+	}
+	if n.store != nil {
+		err = errors.Join(err, n.store.Close())
+	}
+	return errors.Join(err, n.Library.Close())
+}
+
+// Run does the node's work until ctx is done: it fetches what readers miss,
+// serves mounts and answers the admin socket. Then it takes all mounts away.
+// Call it once.
+func (n *Node) Run(ctx context.Context) error {
+	// What readers need ends after the last reader.
+	base, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	below, base := errgroup.WithContext(base)
+	below.Go(func() error { return n.sched.Run(base) })
+	if n.members != nil {
+		below.Go(func() error { return n.members.run(base) })
+		below.Go(func() error {
+			n.serveNotices(base)
+			return nil
+		})
+	}
+	if n.seeds != nil {
+		below.Go(func() error { return n.seeds.Run(base) })
+	}
+
+	above, ctx := errgroup.WithContext(ctx)
+	above.Go(func() error {
+		n.serveMounts(ctx)
+		return nil
+	})
+	if n.store != nil {
+		above.Go(func() error { return n.serveAdmin(ctx) })
+	}
+	above.Go(func() error {
+		select {
+		case <-base.Done():
+			return context.Cause(base) // something below has failed
+		case <-ctx.Done():
+			return nil
+		}
+	})
+	err := above.Wait()
+	stop()
+	return errors.Join(err, below.Wait())
+}
+
+// Ready is closed when the admin socket answers. A node that keeps no chunks has
+// none.
+func (n *Node) Ready() <-chan struct{} { return n.ready }
+
+// serveMounts serves mounts until ctx is done, and returns when the last is gone.
+func (n *Node) serveMounts(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer close(n.ended)
+	for {
+		select {
+		case m := <-n.serve:
+			wg.Go(func() { m.run(ctx) })
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// A VerifyReport says what Verify has checked and found.
+type VerifyReport struct {
+	Chunks int64 `json:"chunks"`
+	Blobs  int64 `json:"blobs"` // manifests, configs and indexes
+	Bytes  int64 `json:"bytes"` // of the chunks
+
+	// Corrupt has the digests of what had rotted, and was dropped.
+	Corrupt []string `json:"corrupt"`
+}
+
+// Verify reads every chunk and every metadata blob that the node keeps, and
+// drops what has rotted.
+func (n *Node) Verify(ctx context.Context) (VerifyReport, error) {
+	r := VerifyReport{Corrupt: []string{}}
+	if n.store == nil {
+		return r, errors.New("the node keeps no chunks")
+	}
+	chunks, err := n.store.Scrub(ctx, chunkstore.ScrubOptions{})
+	r.Chunks, r.Bytes = chunks.Chunks, chunks.Bytes
+	for _, id := range chunks.Corrupt {
+		r.Corrupt = append(r.Corrupt, id.String())
+	}
+	if err != nil {
+		return r, err
+	}
+	blobs, err := n.blobs.list()
+	if err != nil {
+		return r, err
+	}
+	for _, b := range blobs {
+		if ctx.Err() != nil {
+			return r, context.Cause(ctx)
+		}
+		err := n.blobs.check(b)
+		if errors.Is(err, chunk.ErrCorrupt) {
+			r.Corrupt = append(r.Corrupt, string(b))
+		} else if err != nil && !isMissing(err) {
+			return r, err
+		}
+		r.Blobs++
+	}
+	return r, nil
+}
+
+// trace logs what an operator should know of the scheduler's work. The same
+// blob, chunk or store fails many times in a row: what is said is not repeated
+// for a while.
+func (n *Node) trace() scheduler.Trace {
+	return scheduler.Trace{
+		RunDone: func(r scheduler.RunInfo) {
+			if r.Err == nil || errors.Is(r.Err, context.Canceled) || errors.Is(r.Err, chunk.ErrCorrupt) {
+				return // each corrupt chunk is told of below
+			}
+			if skipped, ok := n.once.allow("fetch", string(r.Blob)); ok {
+				n.log.Warn("fetch failed", "blob", r.Blob, "off", r.Off, "len", r.Len, "class", r.Class,
+					"retried", r.Retried, "failed", r.Failed, "skipped", skipped, "err", r.Err)
+			}
+		},
+		PeerLied: func(from chunk.PeerID, ref chunk.Ref, err error) {
+			if skipped, ok := n.once.allow("lied", string(from)); ok {
+				n.log.Error("node sent wrong bytes and is avoided", "peer", from, "chunk", ref.ID, "skipped", skipped, "err", err)
+			}
+		},
+		Corrupt: func(blob chunk.Blob, ref chunk.Ref, err error) {
+			if skipped, ok := n.once.allow("corrupt", ref.ID.String()); ok {
+				n.log.Error("chunk is corrupt and was thrown away", "chunk", ref.ID, "blob", blob, "skipped", skipped, "err", err)
+			}
+		},
+	}
+}
+
+// notKept logs that a chunk could not be stored, if the node keeps any.
+func (n *Node) notKept(ref chunk.Ref, err error) {
+	if n.store == nil {
+		return
+	}
+	if skipped, ok := n.once.allow("store", ""); ok {
+		n.log.Warn("chunk could not be kept", "chunk", ref.ID, "skipped", skipped, "err", err)
+	}
+}
+
+// keep stores a chunk that came by while an index was made. It need not succeed.
+func (n *Node) keep(v chunk.Verified) {
+	if n.store != nil {
+		if err := n.store.Put(v); err != nil {
+			n.notKept(v.Ref(), err)
+		}
+	}
+}
+
+// addMount and removeMount keep the list of what is mounted.
+func (n *Node) addMount(m *Mount) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.mounts = append(n.mounts, m)
+}
+
+func (n *Node) removeMount(m *Mount) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.mounts = slices.DeleteFunc(n.mounts, func(have *Mount) bool { return have == m })
+}
+
+// noStore is the store of a node that keeps no chunks.
+type noStore struct{}
+
+func (noStore) ReadAt(chunk.ID, []byte, int64) error { return chunk.ErrNotFound }
+func (noStore) Has(chunk.ID) bool                    { return false }
+func (noStore) Put(chunk.Verified) error             { return chunk.ErrFull }
