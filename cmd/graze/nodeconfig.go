@@ -1,0 +1,171 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/BurntSushi/toml"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"graze/node"
+	"graze/origin"
+)
+
+// A nodeFile is the configuration file of 'graze node'. The comments are those
+// that --print-config prints.
+type nodeFile struct {
+	State        string   `toml:"state" doc:"folder that everything is kept in"`
+	StoreLimit   fileSize `toml:"store-limit" doc:"most bytes of chunks to keep; \"\": 80 % of the space that is free at first"`
+	ReadDeadline duration `toml:"read-deadline" doc:"how long a read waits before it fails"`
+	Verbose      bool     `toml:"verbose" doc:"say more on standard error"`
+
+	Registry registryFile `toml:"registry" doc:"how registries are reached"`
+	Cluster  clusterFile  `toml:"cluster" doc:"the node's place in a cluster; without key-file it works alone"`
+}
+
+type registryFile struct {
+	PlainHTTP     bool     `toml:"plain-http" doc:"speak plain HTTP to all registries (loopback addresses always do)"`
+	PlainHosts    []string `toml:"plain-http-hosts" doc:"speak plain HTTP to these, such as \"registry:5000\""`
+	HostsDir      string   `toml:"hosts-dir" doc:"folder of hosts.toml files, as containerd's certs.d"`
+	DockerConfig  string   `toml:"docker-config" doc:"folder of Docker's config.json, for credentials; \"\": $DOCKER_CONFIG or ~/.docker"`
+	Platform      string   `toml:"platform" doc:"platform of multi-platform images, such as \"linux/arm64\"; \"\": this machine's"`
+	UnverifiedTOC string   `toml:"unverified-toc" doc:"eStargz layers whose table of contents the manifest does not vouch for: \"refuse\" or \"accept\""`
+}
+
+type clusterFile struct {
+	KeyFile      string   `toml:"key-file" doc:"file of the cluster's key, which 'graze key new' makes"`
+	IdentityFile string   `toml:"identity-file" doc:"file of the node's own key, made if missing; \"\": identity.key in the state folder"`
+	Name         string   `toml:"name" doc:"what people call the node; \"\": the host's name"`
+	Listen       string   `toml:"listen" doc:"ip:port at which chunks are served"`
+	Gossip       string   `toml:"gossip" doc:"ip:port of the membership, TCP and UDP"`
+	P2P          string   `toml:"p2p" doc:"ip:port of libp2p"`
+	Advertise    string   `toml:"advertise" doc:"address without port by which others reach the node; \"\": that of listen, or the machine's first"`
+	Join         []string `toml:"join" doc:"first contacts: \"host:port\" or a name with several addresses"`
+	JoinFile     string   `toml:"join-file" doc:"file with more contacts, one a line"`
+	Rack         string   `toml:"rack" doc:"rack of the node; chunks are looked for there first"`
+	Zone         string   `toml:"zone" doc:"zone of the node"`
+	Seed         bool     `toml:"seed" doc:"hold whole images for the rack"`
+	Weight       uint16   `toml:"weight" doc:"share of chunks relative to other nodes; 0: 100, and 400 for a seed"`
+	MemberIndex  bool     `toml:"member-indexes" doc:"have one node make the index of a layer that has none, for all; false: each makes its own"`
+	Encrypt      bool     `toml:"encrypt" doc:"encrypt chunks between nodes; all nodes must agree on it"`
+	UploadRate   fileSize `toml:"upload-rate" doc:"most bytes a second that others fetch from the node; \"\": no bound"`
+	RegistryRate fileSize `toml:"registry-rate" doc:"most bytes a second that the whole cluster asks of registries; \"\": no bound"`
+	RegistryReqs float64  `toml:"registry-requests" doc:"most requests a second likewise; 0: no bound"`
+}
+
+// defaultNodeFile returns the settings where the file has none.
+func defaultNodeFile() nodeFile {
+	return nodeFile{
+		State:        defaultState,
+		ReadDeadline: duration(5 * time.Minute),
+		Registry:     registryFile{PlainHosts: []string{}, UnverifiedTOC: "refuse"},
+		Cluster: clusterFile{
+			Listen:  "0.0.0.0:7945",
+			Gossip:  "0.0.0.0:7946",
+			P2P:     "0.0.0.0:7947",
+			Join:    []string{},
+			Encrypt: true,
+
+			MemberIndex: true,
+		},
+	}
+}
+
+// A fileSize is a byteSize as it stands in a file.
+type fileSize struct{ byteSize }
+
+// MarshalText implements encoding.TextMarshaler.
+func (f fileSize) MarshalText() ([]byte, error) { return []byte(f.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (f *fileSize) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		f.byteSize = 0
+		return nil
+	}
+	return f.Set(string(text))
+}
+
+// A duration is a time.Duration as it stands in a file: "5m0s".
+type duration time.Duration
+
+// MarshalText implements encoding.TextMarshaler.
+func (d duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (d *duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	*d = duration(v)
+	return err
+}
+
+// readNodeFile reads a configuration file. A key that is not known is an error,
+// so that a typing mistake does not pass for a default.
+func readNodeFile(name string) (nodeFile, error) {
+	f := defaultNodeFile()
+	if name == "" {
+		return f, nil
+	}
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return f, err
+	}
+	meta, err := toml.Decode(string(text), &f)
+	if err != nil {
+		return f, fmt.Errorf("%s: %w", name, err)
+	}
+	if unknown := meta.Undecoded(); len(unknown) > 0 {
+		return f, fmt.Errorf("%s: unknown setting %s; 'graze node --print-config' lists all", name, unknown[0])
+	}
+	return f, nil
+}
+
+// nodeConfig returns the settings in the form that package node has.
+func (f *nodeFile) nodeConfig(o *options) (node.Config, error) {
+	o.verbose = o.verbose || f.Verbose
+	cfg := node.Config{
+		State:               f.State,
+		StoreLimit:          int64(f.StoreLimit.byteSize),
+		ReadDeadline:        time.Duration(f.ReadDeadline),
+		AcceptUnverifiedTOC: f.Registry.UnverifiedTOC == "accept",
+		Log:                 o.logger(),
+	}
+	if u := f.Registry.UnverifiedTOC; u != "accept" && u != "refuse" {
+		return cfg, fmt.Errorf("registry.unverified-toc is refuse or accept, not %q", u)
+	}
+	if err := checkHostsDir(f.Registry.HostsDir); err != nil {
+		return cfg, fmt.Errorf("registry.hosts-dir: %w", err)
+	}
+	cfg.Origin = origin.Config{
+		PlainHTTP:      f.Registry.PlainHTTP,
+		PlainHTTPHosts: f.Registry.PlainHosts,
+		HostsDir:       f.Registry.HostsDir,
+		Keychain:       node.DockerKeychain(),
+		UserAgent:      "graze/" + version(),
+	}
+	if dir := f.Registry.DockerConfig; dir != "" {
+		cfg.Origin.Keychain = origin.DockerConfig{Dir: dir}
+	}
+	if p := f.Registry.Platform; p != "" {
+		platform, err := v1.ParsePlatform(p)
+		if err != nil {
+			return cfg, fmt.Errorf("registry.platform: %w", err)
+		}
+		cfg.Platform = *platform
+	}
+	if c := f.Cluster; c.KeyFile != "" {
+		cfg.Cluster = &node.ClusterConfig{
+			KeyFile: c.KeyFile, IdentityFile: c.IdentityFile, Name: c.Name,
+			Bulk: c.Listen, Gossip: c.Gossip, P2P: c.P2P, Advertise: c.Advertise,
+			Join: c.Join, JoinFile: c.JoinFile,
+			Rack: c.Rack, Zone: c.Zone, Seed: c.Seed, Weight: c.Weight,
+			OwnIndexes:       !c.MemberIndex,
+			Plain:            !c.Encrypt,
+			UploadRate:       int64(c.UploadRate.byteSize),
+			RegistryBytes:    int64(c.RegistryRate.byteSize),
+			RegistryRequests: c.RegistryReqs,
+		}
+	}
+	return cfg, nil
+}
