@@ -20,7 +20,7 @@ lint: ## formatting, vet, static analysis and known vulnerabilities
 	scripts/lint.sh
 
 test: lint ## all tests, with the race detector
-	scripts/need.sh gcc libc6-dev skopeo containerd runc umoci fuse3 protobuf-compiler pigz zstd attr
+	scripts/need.sh gcc libc6-dev skopeo containerd runc umoci fuse3 protobuf-compiler pigz zstd attr iproute2
 	scripts/debian-image.sh $(IMAGES)/debian-python
 	GRAZE_IMAGES=$(IMAGES) go test -race -timeout 30m ./...
 
