@@ -19,13 +19,14 @@ type whole struct {
 	node *Node
 }
 
-// openWhole opens an image to be fetched.
+// openWhole opens an image to be fetched. A layer that has no index is read whole
+// for that, which is no loss.
 func (n *Node) openWhole(ctx context.Context, ref string) (*whole, error) {
 	img, err := n.Resolve(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
-	tree, err := n.OpenTree(ctx, img, IndexOptions{Build: n.seeds != nil})
+	tree, err := n.OpenTree(ctx, img, IndexOptions{Build: true})
 	if err != nil {
 		return nil, err
 	}
