@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -36,6 +37,9 @@ type options struct {
 
 // newRoot returns the command line of graze.
 func newRoot(stdout, stderr io.Writer) *cobra.Command {
+	if _, ok := stderr.(*os.File); !ok {
+		stderr = &lockedWriter{w: stderr}
+	}
 	o := &options{stdout: stdout, stderr: stderr}
 	root := &cobra.Command{
 		Use:           "graze",
@@ -70,6 +74,20 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 		c.Args = usageArgs(c.Args)
 	}
 	return root
+}
+
+// A lockedWriter lets the log and the progress of work write to what, unlike a
+// file, takes one writer at a time.
+type lockedWriter struct {
+	mu sync.Mutex // guards w
+	w  io.Writer
+}
+
+// Write implements io.Writer.
+func (l *lockedWriter) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
 }
 
 // usageArgs makes an error of args a usageError.
