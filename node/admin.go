@@ -130,7 +130,7 @@ func (a admin) Mount(req *adminpb.MountRequest, stream grpc.ServerStreamingServe
 			Layer: string(p.Layer), Done: p.Done, Total: p.Total,
 		}}})
 	}}
-	m, err := a.node.Mount(stream.Context(), req.GetReference(), req.GetDir(), opts)
+	m, err := a.node.Mount(stream.Context(), req.GetReference(), req.GetDir(), MountOptions{IndexOptions: opts})
 	if err != nil {
 		code := codes.Unknown
 		if errors.Is(err, ErrNoIndex) {

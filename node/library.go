@@ -100,6 +100,16 @@ func (img *Image) sources() []blobSource {
 	return list
 }
 
+// lowest returns the image without the layers above the first n.
+func (img *Image) lowest(n int) (*Image, error) {
+	if n < 1 || n > len(img.Layers) {
+		return nil, fmt.Errorf("%s has %d layers, not %d", img.Reference, len(img.Layers), n)
+	}
+	part := *img.Image
+	part.Layers, part.DiffIDs = img.Layers[:n], img.DiffIDs[:n]
+	return &Image{Image: &part, Stale: img.Stale}, nil
+}
+
 // Resolve finds the image that a reference means, and keeps its manifest and
 // config. An image that is known needs no network if the reference has its
 // digest. While the registry is unavailable, any other reference means what it

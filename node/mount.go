@@ -75,9 +75,18 @@ type MountInfo struct {
 	Took      time.Duration `json:"-"`     // from the call of Mount until the mount was there
 }
 
+// MountOptions say what of an image is mounted, and how.
+type MountOptions struct {
+	IndexOptions
+
+	// Layers is how many of the image's layers are mounted, from the lowest on.
+	// 0 means all.
+	Layers int
+}
+
 // Mount mounts an image on dir. The mount is served by Run, until that ends or
 // somebody unmounts it. When Mount returns it is ready.
-func (n *Node) Mount(ctx context.Context, ref, dir string, opts IndexOptions) (*Mount, error) {
+func (n *Node) Mount(ctx context.Context, ref, dir string, opts MountOptions) (*Mount, error) {
 	m, err := n.newMount(ctx, ref, dir, opts)
 	if err != nil {
 		return nil, err
@@ -99,7 +108,7 @@ func (n *Node) Mount(ctx context.Context, ref, dir string, opts IndexOptions) (*
 }
 
 // newMount mounts an image. The mount has to be run, also to take it away.
-func (n *Node) newMount(ctx context.Context, ref, dir string, opts IndexOptions) (*Mount, error) {
+func (n *Node) newMount(ctx context.Context, ref, dir string, opts MountOptions) (*Mount, error) {
 	start := time.Now()
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -109,7 +118,12 @@ func (n *Node) newMount(ctx context.Context, ref, dir string, opts IndexOptions)
 	if err != nil {
 		return nil, err
 	}
-	tree, err := n.OpenTree(ctx, img, opts)
+	if opts.Layers != 0 {
+		if img, err = img.lowest(opts.Layers); err != nil {
+			return nil, err
+		}
+	}
+	tree, err := n.OpenTree(ctx, img, opts.IndexOptions)
 	if err != nil {
 		return nil, err
 	}

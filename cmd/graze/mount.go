@@ -93,7 +93,7 @@ func runMount(c *cobra.Command, o *options, index indexMode, ref, dir string) (e
 	}()
 
 	bars := newProgress(o.stderr)
-	m, err := n.Mount(ctx, ref, dir, node.IndexOptions{Build: index == "build", Progress: bars.layer})
+	m, err := n.Mount(ctx, ref, dir, node.MountOptions{IndexOptions: node.IndexOptions{Build: index == "build", Progress: bars.layer}})
 	bars.close()
 	if err != nil {
 		return explainIndex(err, ref)
