@@ -35,9 +35,10 @@ var mayImport = map[string][]string{
 	"chaos/sim":            {"chunk", "scheduler"},
 	"latency":              {},
 	"registry":             {},
+	"snapshotter":          {"chunk"},
 	"node": {
 		"chunk", "image", "image/codec", "image/estargz", "image/targz",
-		"origin", "chunkstore", "scheduler", "fusefs", "peer", "wire", "dht", "seed", "node/adminpb",
+		"origin", "chunkstore", "scheduler", "fusefs", "peer", "wire", "dht", "seed", "snapshotter", "node/adminpb",
 	},
 	"node/adminpb": {},
 	"seed":         {"chunk"},
