@@ -32,6 +32,7 @@ var mayImport = map[string][]string{
 	"wire":                 {"chunk", "wire/wirepb"},
 	"wire/wirepb":          {},
 	"peer":                 {"chunk", "wire"},
+	"chaos":                {},
 	"chaos/sim":            {"chunk", "scheduler"},
 	"latency":              {},
 	"registry":             {},
