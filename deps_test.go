@@ -33,6 +33,7 @@ var mayImport = map[string][]string{
 	"wire/wirepb":          {},
 	"peer":                 {"chunk", "wire"},
 	"chaos":                {},
+	"chaos/lab":            {},
 	"chaos/sim":            {"chunk", "scheduler"},
 	"latency":              {},
 	"registry":             {},
