@@ -85,7 +85,7 @@ func (a admin) Stats(context.Context, *adminpb.StatsRequest) (*adminpb.StatsRepl
 	}
 	for _, m := range s.Mounts {
 		out := &adminpb.Mount{
-			Dir: m.Dir, Reference: m.Reference, Digest: string(m.Digest), Format: m.Format,
+			Dir: m.Dir, Reference: m.Reference, Digest: string(m.Digest), Stale: m.Stale, Format: m.Format,
 			Files: m.Files, Bytes: m.Bytes,
 			Ops: m.Ops, Reads: m.Reads, ReadBytes: m.ReadBytes, Errors: m.Errors,
 			ReadP50Ns: int64(m.ReadP50), ReadP99Ns: int64(m.ReadP99),

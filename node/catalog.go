@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,11 +16,15 @@ import (
 	"graze/wire"
 )
 
-// A blobSource is a place that a blob can be read from: a repository.
+// A blobSource is a place that a blob can be read from.
 type blobSource struct {
+	// Repository is the name of a repository, which may begin with fromManifests,
+	// or of a node, which begins with fromNode.
 	Repository string     `json:"repository"`
 	Digest     chunk.Blob `json:"digest"`
 	Size       int64      `json:"size"`
+
+	holder chunk.PeerID // a node that is known to have the blob; may be empty
 }
 
 // A catalog knows where the blobs that spans name can be read from. It is the
@@ -165,6 +170,9 @@ func (c *catalog) appendRepositories(list []string, span *chunk.Span) []string {
 
 // readFrom reads a range of a blob from one source.
 func (c *catalog) readFrom(ctx context.Context, s blobSource, off, n int64) (io.ReadCloser, error) {
+	if repository, ok := strings.CutPrefix(s.Repository, fromManifests); ok {
+		return c.readManifest(ctx, repository, s.Digest, off, n)
+	}
 	if !strings.HasPrefix(s.Repository, fromNode) {
 		return c.client.Blob(s.Repository, s.Digest, s.Size).ReadRange(ctx, off, n)
 	}
@@ -179,6 +187,19 @@ func (c *catalog) readFrom(ctx context.Context, s blobSource, off, n int64) (io.
 		return nil, err
 	}
 	return newSectionReader(f, off, n)
+}
+
+// readManifest reads a range of a manifest, all of which is fetched for that.
+func (c *catalog) readManifest(ctx context.Context, repository string, digest chunk.Blob, off, n int64) (io.ReadCloser, error) {
+	m, err := c.client.FetchManifest(ctx, repository, string(digest))
+	if err != nil {
+		return nil, err
+	}
+	if off < 0 || n < 0 || n > int64(len(m.Raw))-off {
+		return nil, &chunk.Error{Op: "read", What: string(digest), From: repository,
+			Err: fmt.Errorf("%w: it has %d bytes, and %d from %d on are wanted", chunk.ErrCorrupt, len(m.Raw), n, off)}
+	}
+	return io.NopCloser(bytes.NewReader(m.Raw[off : off+n])), nil
 }
 
 // isLocal reports whether the state folder has a blob, and that it is good: it is

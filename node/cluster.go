@@ -59,6 +59,11 @@ type ClusterConfig struct {
 	// Otherwise one node makes it for all, and the others take its word.
 	OwnIndexes bool
 
+	// TagFreshness is how long the answer of a registry, to what a tag stands for
+	// or which indexes an image has, is used by all nodes. Default: 5 seconds;
+	// negative: each node asks each time.
+	TagFreshness time.Duration
+
 	// Plain leaves bulk bytes unencrypted. All nodes must agree on it.
 	Plain bool
 
@@ -89,6 +94,9 @@ type members struct {
 	rack    string
 	share   atomic.Pointer[share]
 }
+
+// defaultTagFreshness is TagFreshness where the configuration has none.
+const defaultTagFreshness = 5 * time.Second
 
 // join makes the node a member of a cluster. Nothing is sent before run.
 func (n *Node) join(cfg ClusterConfig) (*members, error) {

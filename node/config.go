@@ -30,6 +30,9 @@ type Config struct {
 	// Default: 5 minutes.
 	ReadDeadline time.Duration
 
+	// Stale says what a tag stands for while the registry does not answer.
+	Stale StalePolicy
+
 	// AcceptUnverifiedTOC allows the table of contents of an eStargz layer for
 	// which the manifest has no digest. Otherwise such a layer is taken as one
 	// that has none.
@@ -49,13 +52,21 @@ type Config struct {
 	Log *slog.Logger
 }
 
+// A StalePolicy says whether a tag may stand for what it stood for last, while the
+// registry does not answer. Such an image is marked as stale wherever it is seen.
+// The zero value allows it.
+type StalePolicy struct {
+	Deny   bool
+	MaxAge time.Duration // since a registry said so; 0: no limit
+}
+
 // withDefaults returns c with its defaults filled in, or what is wrong with it.
 func (c Config) withDefaults() (Config, error) {
 	if c.State == "" {
 		return c, errors.New("no state folder was given")
 	}
-	if c.ReadDeadline < 0 || c.StoreLimit < 0 {
-		return c, errors.New("the read deadline and the store's limit must not be negative")
+	if c.ReadDeadline < 0 || c.StoreLimit < 0 || c.Stale.MaxAge < 0 {
+		return c, errors.New("the read deadline, the store's limit and the age of stale tags must not be negative")
 	}
 	if c.ReadDeadline == 0 {
 		c.ReadDeadline = 5 * time.Minute

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
-	"strings"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -43,8 +42,11 @@ type Library struct {
 	unverified estargz.Policy
 	log        *slog.Logger
 
-	// fetch gets a whole small blob, and build makes the index of a layer: by
-	// themselves, or with the help of other nodes.
+	stale StalePolicy
+
+	// find answers a lookup, fetch gets a whole small blob, and build makes the
+	// index of a layer: by themselves, or with the help of other nodes.
+	find  func(ctx context.Context, q lookup) (*finding, error)
 	fetch func(ctx context.Context, src blobSource) ([]byte, error)
 	build func(ctx context.Context, img *Image, n int, opts IndexOptions) (*layerIndex, error)
 }
@@ -74,8 +76,9 @@ func OpenLibrary(cfg Config) (*Library, error) {
 		platform:   cfg.Platform,
 		unverified: unverified,
 		log:        cfg.Log,
+		stale:      cfg.Stale,
 	}
-	l.fetch, l.build = l.fetchBlob, l.buildIndex
+	l.find, l.fetch, l.build = l.findHere, l.fetchBlob, l.buildIndex
 	return l, nil
 }
 
@@ -113,84 +116,24 @@ func (img *Image) lowest(n int) (*Image, error) {
 // Resolve finds the image that a reference means, and keeps its manifest and
 // config. An image that is known needs no network if the reference has its
 // digest. While the registry is unavailable, any other reference means what it
-// stood for the last time, if that is known.
+// stood for the last time, if that is known and allowed.
 func (l *Library) Resolve(ctx context.Context, ref string) (*Image, error) {
-	if strings.Contains(ref, "@") {
-		if img, err := l.lastKnown(ref); err == nil {
-			return &Image{Image: img}, nil
+	name, err := origin.ParseName(ref)
+	if err != nil {
+		return nil, err
+	}
+	q := lookup{manifestLookup, name.String()}
+	f := l.foundBlob(q)
+	if f == nil {
+		if f, err = l.find(ctx, q); err != nil {
+			return nil, err
 		}
 	}
-	old, oldErr := l.lastKnown(ref)
-	askCtx, cancel := ctx, func() {}
-	if oldErr == nil {
-		silent := fmt.Errorf("%w: no answer for %v", chunk.ErrUnavailable, resolvePatience)
-		askCtx, cancel = context.WithTimeoutCause(ctx, resolvePatience, silent)
-	}
-	img, err := l.client.Resolve(askCtx, ref, l.platform)
-	if cause := context.Cause(askCtx); err != nil && cause != nil && ctx.Err() == nil {
-		err = cause
-	}
-	cancel()
-	if errors.Is(err, chunk.ErrUnavailable) {
-		if oldErr == nil {
-			l.log.Warn("registry is unavailable; using the image that the reference stood for last", "reference", ref, "digest", old.Digest, "err", err)
-			return &Image{Image: old, Stale: true}, nil
-		}
-	}
+	img, err := origin.OpenImage(ctx, q.Reference, f.Manifests[0], l.platform, documents{l, f.from})
 	if err != nil {
 		return nil, err
 	}
-	if err := l.remember(ref, img); err != nil {
-		// The image can be used all the same, with the registry there.
-		l.log.Warn("manifest and config can't be kept", "reference", ref, "err", err)
-	}
-	return &Image{Image: img}, nil
-}
-
-// remember keeps what ref stands for, by ref and by the image's digest.
-func (l *Library) remember(ref string, img *origin.Image) error {
-	rec := refRecord{Reference: img.Reference, Platform: l.platform.String()}
-	var err error
-	if rec.Digest, err = l.blobs.write(img.Manifest); err != nil {
-		return err
-	}
-	if rec.Config, err = l.blobs.write(img.Config); err != nil {
-		return err
-	}
-	byDigest := img.Repository + "@" + string(img.Digest)
-	return errors.Join(l.writeRef(ref, rec), l.writeRef(byDigest, rec))
-}
-
-// writeRef keeps what ref stands for, unless that is known.
-func (l *Library) writeRef(ref string, rec refRecord) error {
-	var old refRecord
-	if err := readRecord(l.refPath(ref), &old); err == nil && old == rec {
-		return nil
-	}
-	return writeRecord(l.refPath(ref), &rec)
-}
-
-// lastKnown returns the image that ref stood for when it was last resolved.
-func (l *Library) lastKnown(ref string) (*origin.Image, error) {
-	var rec refRecord
-	if err := readRecord(l.refPath(ref), &rec); err != nil {
-		return nil, err
-	}
-	manifest, err := l.blobs.read(rec.Digest, maxManifest)
-	if err != nil {
-		return nil, err
-	}
-	config, err := l.blobs.read(rec.Config, maxConfig)
-	if err != nil {
-		return nil, err
-	}
-	return origin.NewImage(rec.Reference, manifest, config)
-}
-
-// refPath returns the name of the file that keeps what ref stands for. The
-// platform is part of what is asked for.
-func (l *Library) refPath(ref string) string {
-	return filepath.Join(l.dir, "refs", fileName(ref+" "+l.platform.String())+".json")
+	return &Image{Image: img, Stale: f.stale}, nil
 }
 
 // OpenView opens the view of an image. The view is made from the layers' indexes

@@ -64,6 +64,7 @@ func serveRegistry(t *testing.T, before func(w http.ResponseWriter, r *http.Requ
 		t.Fatal(err)
 	}
 	blobs := map[string][]byte{"/v2/a/manifests/1": img.Manifest}
+	blobs["/v2/a/manifests/"+string(blobDigest(img.Manifest))] = img.Manifest
 	blobs["/v2/a/blobs/"+string(blobDigest(img.Config))] = img.Config
 	blobs["/v2/a/blobs/"+img.Layers[0].Digest] = img.Layers[0].Data
 	ln := newPipeListener()

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
@@ -36,49 +35,6 @@ type wantedIndex struct {
 	Layer      chunk.Blob `json:"layer"`
 	Size       int64      `json:"size"`
 	DiffID     chunk.Blob `json:"diffID"`
-}
-
-// layerLocks lets one party at a time make the index of a layer.
-type layerLocks struct {
-	mu    sync.Mutex // guards locks
-	locks map[chunk.Blob]*layerLock
-}
-
-type layerLock struct {
-	held  chan struct{} // has a value while the lock is held
-	users int           // that hold it or wait
-}
-
-// lock waits for the lock of a layer and returns what gives it back.
-func (l *layerLocks) lock(ctx context.Context, layer chunk.Blob) (unlock func(), err error) {
-	l.mu.Lock()
-	if l.locks == nil {
-		l.locks = make(map[chunk.Blob]*layerLock)
-	}
-	one := l.locks[layer]
-	if one == nil {
-		one = &layerLock{held: make(chan struct{}, 1)}
-		l.locks[layer] = one
-	}
-	one.users++
-	l.mu.Unlock()
-	leave := func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if one.users--; one.users == 0 {
-			delete(l.locks, layer)
-		}
-	}
-	select {
-	case one.held <- struct{}{}:
-		return func() {
-			<-one.held
-			leave()
-		}, nil
-	case <-ctx.Done():
-		leave()
-		return nil, context.Cause(ctx)
-	}
 }
 
 // sharedIndex returns the index of a layer that has none, made by the layer's
@@ -204,21 +160,38 @@ func (n *Node) serveBlob(s network.Stream) {
 	var digest chunk.Blob
 	err := errors.Join(s.SetDeadline(time.Now().Add(time.Minute)), readJSON(s, &digest))
 	if err == nil {
-		err = n.blobs.check(digest)
+		err = n.sendBlob(s, digest)
 	}
-	if isMissing(err) {
-		return
-	}
-	if err == nil {
-		f, openErr := n.blobs.open(digest)
-		if err = openErr; err == nil {
-			defer f.Close()
-			_, err = io.Copy(s, f)
-		}
-	}
-	if err != nil {
+	if err != nil && !isMissing(err) {
 		s.Reset()
 	}
+}
+
+// sendBlob writes a blob to w, from the state folder or as the chunk that it is.
+func (n *Node) sendBlob(w io.Writer, digest chunk.Blob) error {
+	err := n.blobs.check(digest)
+	if err == nil {
+		f, err := n.blobs.open(digest)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		_, err = io.Copy(w, f)
+		return err
+	}
+	if !isMissing(err) || n.store == nil {
+		return err
+	}
+	id, err := chunk.ParseID(string(digest))
+	if err != nil {
+		return err
+	}
+	section, err := n.store.Section(id)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(w, io.NewSectionReader(section.File(), section.Offset(), section.Len()))
+	return errors.Join(err, section.Close())
 }
 
 // fetchFromNode copies a blob from a node that a request says has it.

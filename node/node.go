@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,8 +31,10 @@ type Node struct {
 	started time.Time
 	once    repeats
 
-	building      layerLocks
-	sharesIndexes bool // makes indexes for other nodes, and takes theirs
+	answers       answers
+	copying       keyLocks[chunk.Blob] // of blobs that are too large for chunks
+	building      keyLocks[chunk.Blob] // of layers
+	sharesIndexes bool                 // makes indexes for other nodes, and takes theirs
 
 	ready chan struct{} // closed when the admin socket answers
 	serve chan *Mount   // mounts that Run shall serve
@@ -73,13 +76,14 @@ func Open(cfg Config) (*Node, error) {
 		if n.members, err = n.join(*cfg.Cluster); err != nil {
 			return nil, errors.Join(fmt.Errorf("join the cluster: %w", err), n.Close())
 		}
-		n.fetch = n.fetchByPeers
+		n.find, n.fetch = n.findByPeers, n.fetchByPeers
 		n.catalog.node = n.members.host.ID()
 		n.catalog.fromNode = n.fetchFromNode
 		if n.sharesIndexes = !cfg.Cluster.OwnIndexes; n.sharesIndexes {
 			n.build = n.sharedIndex
 		}
 		policy.Cluster, policy.Peers = n.members, n.members
+		n.answers.fresh = cmp.Or(cfg.Cluster.TagFreshness, defaultTagFreshness)
 		policy.OriginRate, policy.OriginRequests = cfg.Cluster.RegistryBytes, cfg.Cluster.RegistryRequests
 	}
 	n.sched, err = scheduler.New(newSpill(store, n.notKept), n.catalog, new(codec.Decoder), policy)

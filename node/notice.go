@@ -21,7 +21,7 @@ import (
 // libp2p hosts form a private network.
 const (
 	noticeProtocol = "/graze/notice/1"
-	maxNotice      = 16 << 10
+	maxNotice      = 64 << 10
 	noticeTimeout  = 10 * time.Second // for a notice, and for the first answer
 )
 
@@ -34,6 +34,11 @@ const (
 	preheatNotice = "preheat"
 	// indexNotice asks the home of a layer for the layer's index.
 	indexNotice = "index"
+	// lookupNotice asks the home of a lookup for its answer, or any node for what
+	// it knows of it.
+	lookupNotice = "lookup"
+	// blobNotice asks the home of a blob that is too large for a chunk to have it.
+	blobNotice = "blob"
 )
 
 // A notice is a message to another node.
@@ -41,15 +46,47 @@ type notice struct {
 	Kind      string `json:"kind"`
 	Reference string `json:"reference,omitempty"` // of an image, with its digest
 
-	Index *wantedIndex `json:"index,omitempty"`
+	Index  *wantedIndex `json:"index,omitempty"`
+	Lookup *askedLookup `json:"lookup,omitempty"`
+	Blob   *blobSource  `json:"blob,omitempty"`
 }
 
 // A noticeReply is the answer to a notice.
 type noticeReply struct {
-	Error string `json:"error,omitempty"`
-	Spans int    `json:"spans,omitempty"` // of the image that the node is the home of
+	Error  string `json:"error,omitempty"`
+	Reason string `json:"reason,omitempty"` // of the error, one of reasons
+	Spans  int    `json:"spans,omitempty"`  // of the image that the node is the home of
 
-	Index *layerRecord `json:"index,omitempty"`
+	Index   *layerRecord `json:"index,omitempty"`
+	Finding *toldFinding `json:"finding,omitempty"`
+}
+
+// reasons are those of package chunk's errors that nodes tell each other.
+var reasons = map[string]error{
+	"not found":   chunk.ErrNotFound,
+	"denied":      chunk.ErrDenied,
+	"unavailable": chunk.ErrUnavailable,
+	"corrupt":     chunk.ErrCorrupt,
+}
+
+// A noticeError is what another node has answered.
+type noticeError struct {
+	node   string
+	text   string
+	reason error // nil if the node gave none
+}
+
+func (e *noticeError) Error() string { return fmt.Sprintf("node %s: %.300q", e.node, e.text) }
+func (e *noticeError) Unwrap() error { return e.reason }
+
+// fail makes r report err.
+func (r *noticeReply) fail(err error) {
+	r.Error = err.Error()
+	for name, reason := range reasons {
+		if errors.Is(err, reason) {
+			r.Reason = name
+		}
+	}
 }
 
 // tell sends a notice to another node and returns its answer.
@@ -78,7 +115,7 @@ func (m *members) tell(ctx context.Context, to *dht.Member, msg notice) (noticeR
 		return reply, fmt.Errorf("answer of node %s: %w", to.Name, err)
 	}
 	if reply.Error != "" {
-		return reply, fmt.Errorf("node %s: %.200q", to.Name, reply.Error)
+		return reply, &noticeError{to.Name, reply.Error, reasons[reply.Reason]}
 	}
 	return reply, nil
 }
@@ -95,7 +132,7 @@ func (n *Node) serveNotices(ctx context.Context) {
 		}
 		reply, err := n.onNotice(ctx, msg)
 		if err != nil {
-			reply.Error = err.Error()
+			reply.fail(err)
 		}
 		if err := writeJSON(s, reply); err != nil {
 			s.Reset()
@@ -119,6 +156,10 @@ func (n *Node) onNotice(ctx context.Context, msg notice) (noticeReply, error) {
 		return noticeReply{Spans: spans}, err
 	case indexNotice:
 		return n.onIndexNotice(ctx, msg.Index)
+	case lookupNotice:
+		return n.onLookupNotice(ctx, msg.Lookup)
+	case blobNotice:
+		return noticeReply{}, n.onBlobNotice(ctx, msg.Blob)
 	}
 	return noticeReply{}, fmt.Errorf("notice of unknown kind %.40q", msg.Kind)
 }

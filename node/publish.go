@@ -152,13 +152,13 @@ func (l *Library) artifactBlob(ctx context.Context, rec *layerRecord, digest chu
 // publishedIndexes returns the records of the indexes among the referrers of an
 // image, by the layers they are of. What can't be read is passed over.
 func (l *Library) publishedIndexes(ctx context.Context, img *Image) (map[chunk.Blob][]layerRecord, error) {
-	referrers, err := l.client.Referrers(ctx, img.Repository, img.Digest, indexArtifact)
+	f, err := l.find(ctx, lookup{indexesLookup, img.byDigest()})
 	if err != nil {
 		return nil, err
 	}
 	found := make(map[chunk.Blob][]layerRecord)
-	for _, d := range referrers {
-		m, err := l.client.FetchManifest(ctx, img.Repository, d.Digest.String())
+	for _, d := range f.Manifests {
+		m, err := l.manifest(ctx, img.Repository, d, f.from)
 		if err == nil && m.Image == nil {
 			err = fmt.Errorf("%w: it is not a manifest", chunk.ErrCorrupt)
 		}
@@ -211,16 +211,7 @@ func (l *Library) fetchTree(ctx context.Context, rec layerRecord) ([]byte, error
 	if rec.TreeSize > maxTree {
 		return nil, fmt.Errorf("index %s has %d bytes, more than the %d allowed", rec.Tree, rec.TreeSize, int64(maxTree))
 	}
-	return l.fetch(ctx, blobSource{Repository: rec.Repository, Digest: rec.Tree, Size: rec.TreeSize})
-}
-
-// fetchBlob returns a whole blob of a repository.
-func (l *Library) fetchBlob(ctx context.Context, src blobSource) ([]byte, error) {
-	h, err := v1.NewHash(string(src.Digest))
-	if err != nil {
-		return nil, err
-	}
-	return l.client.FetchBlob(ctx, src.Repository, v1.Descriptor{Digest: h, Size: src.Size})
+	return l.document(ctx, blobSource{Repository: rec.Repository, Digest: rec.Tree, Size: rec.TreeSize}, maxTree)
 }
 
 // WriteLayout writes the index as an OCI image layout to dir, which is made. It

@@ -35,15 +35,6 @@ type layerRecord struct {
 	Origin string `json:"origin"`
 }
 
-// A refRecord says which image a reference stood for when it was last asked
-// for.
-type refRecord struct {
-	Reference string     `json:"reference"`
-	Platform  string     `json:"platform"`
-	Digest    chunk.Blob `json:"digest"`
-	Config    chunk.Blob `json:"config"`
-}
-
 // A viewExtra is what a view's file keeps besides what package image needs: where
 // those of its blobs are that are not the image's layers.
 type viewExtra struct {

@@ -103,7 +103,7 @@ func (r *Remote) Stats(ctx context.Context) (Stats, error) {
 	}
 	for _, m := range p.GetMounts() {
 		out := MountStats{
-			Dir: m.GetDir(), Reference: m.GetReference(), Digest: chunk.Blob(m.GetDigest()), Format: m.GetFormat(),
+			Dir: m.GetDir(), Reference: m.GetReference(), Digest: chunk.Blob(m.GetDigest()), Stale: m.GetStale(), Format: m.GetFormat(),
 			Files: m.GetFiles(), Bytes: m.GetBytes(),
 			Ops: m.GetOps(), Reads: m.GetReads(), ReadBytes: m.GetReadBytes(), Errors: m.GetErrors(),
 			ReadP50: time.Duration(m.GetReadP50Ns()), ReadP99: time.Duration(m.GetReadP99Ns()),

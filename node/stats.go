@@ -36,6 +36,7 @@ type MountStats struct {
 	Dir       string        `json:"dir"`
 	Reference string        `json:"reference"`
 	Digest    chunk.Blob    `json:"digest"`
+	Stale     bool          `json:"stale,omitempty"` // the registry did not answer; Digest is the last known one
 	Format    string        `json:"format"`
 	Layers    []LayerReport `json:"layers"`
 	Files     int64         `json:"files"` // regular ones
@@ -136,6 +137,7 @@ func (m *Mount) stats() MountStats {
 		Dir:       m.info.Dir,
 		Reference: m.info.Reference,
 		Digest:    m.info.Digest,
+		Stale:     m.info.Stale,
 		Format:    m.info.Format,
 		Layers:    m.info.Layers,
 		Files:     m.info.Files,

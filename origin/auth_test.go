@@ -131,7 +131,7 @@ func TestTokens(t *testing.T) {
 		serveMem(t, &net, "auth.test", tokens)
 		c := newClient(t, Config{PlainHTTP: true, Dial: net.dial, Keychain: fixedKeychain{Username: "u", Password: "p"}})
 
-		img, err := c.Resolve(t.Context(), "r.test/app:a", platform("linux/amd64"))
+		img, err := resolve(t.Context(), c, "r.test/app:a", platform("linux/amd64"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -241,7 +241,7 @@ func TestAuthorization(t *testing.T) {
 			f := newFake()
 			f.addImage("a", platform("linux/amd64"))
 			f.before = tt.ask
-			_, err := newClient(t, Config{Keychain: tt.keys}).Resolve(t.Context(), serve(t, f)+"/app:a", platform("linux/amd64"))
+			_, err := resolve(t.Context(), newClient(t, Config{Keychain: tt.keys}), serve(t, f)+"/app:a", platform("linux/amd64"))
 			checkError(t, err, tt.err)
 			if tt.class != nil && !errors.Is(err, tt.class) {
 				t.Errorf("error %q is no %v", err, tt.class)
@@ -276,11 +276,11 @@ func TestPassingChallenge(t *testing.T) {
 				w.WriteHeader(http.StatusUnauthorized)
 				return true
 			}
-			c, ref := newClient(t, Config{}), serve(t, f)+"/app:a"
-			if _, err := c.Resolve(t.Context(), ref, platform("linux/amd64")); !errors.Is(err, chunk.ErrDenied) {
+			c, repository := newClient(t, Config{}), serve(t, f)+"/app"
+			if _, err := c.FetchManifest(t.Context(), repository, "a"); !errors.Is(err, chunk.ErrDenied) {
 				t.Errorf("first request: %v, want %v", err, chunk.ErrDenied)
 			}
-			if _, err := c.Resolve(t.Context(), ref, platform("linux/amd64")); err != nil {
+			if _, err := c.FetchManifest(t.Context(), repository, "a"); err != nil {
 				t.Error("second request: ", err)
 			}
 		})

@@ -2,6 +2,7 @@ package origin
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -112,6 +113,10 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case kind == "blobs" && isBlob:
 		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(blob))
 	case kind == "manifests" && isManifest:
+		var doc struct{ MediaType string }
+		if json.Unmarshal(manifest, &doc) == nil {
+			w.Header().Set("Content-Type", doc.MediaType)
+		}
 		w.Header().Set("Docker-Content-Digest", string(digestOf(manifest)))
 		w.Write(manifest)
 	default:
@@ -172,4 +177,41 @@ func random(n int) []byte {
 // blobOf returns the blob that d describes.
 func blobOf(c *Client, host string, d v1.Descriptor) *Blob {
 	return c.Blob(host+"/app", chunk.Blob(d.Digest.String()), d.Size)
+}
+
+// resolve finds an image by what the registry says, without keeping anything.
+func resolve(ctx context.Context, c *Client, ref string, p v1.Platform) (*Image, error) {
+	root, err := c.Head(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	return OpenImage(ctx, ref, root, p, live{c})
+}
+
+// live are the documents of a registry.
+type live struct{ c *Client }
+
+func (l live) Manifest(ctx context.Context, repository string, d v1.Descriptor) ([]byte, error) {
+	m, err := l.c.FetchManifest(ctx, repository, d.Digest.String())
+	if err != nil {
+		return nil, err
+	}
+	return m.Raw, nil
+}
+
+func (l live) Config(ctx context.Context, repository string, d v1.Descriptor) ([]byte, error) {
+	return l.c.FetchBlob(ctx, repository, d)
+}
+
+// kept are a manifest and a config, whatever is asked for.
+type kept struct{ manifest, config []byte }
+
+func (k kept) Manifest(context.Context, string, v1.Descriptor) ([]byte, error) {
+	return k.manifest, nil
+}
+func (k kept) Config(context.Context, string, v1.Descriptor) ([]byte, error) { return k.config, nil }
+
+// openKept opens an image of the two.
+func openKept(ref string, manifest, config []byte, p v1.Platform) (*Image, error) {
+	return OpenImage(context.Background(), ref, descriptor(manifest), p, kept{manifest, config})
 }

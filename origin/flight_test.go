@@ -167,7 +167,7 @@ func TestMirrorCredentials(t *testing.T) {
 		es[1].host.name: {Username: "own", Password: "p"},
 	}}
 	c.cfg.Keychain = keys
-	if _, err := c.Resolve(t.Context(), host+"/app:a", platform("linux/amd64")); err != nil {
+	if _, err := resolve(t.Context(), c, host+"/app:a", platform("linux/amd64")); err != nil {
 		t.Fatal(err)
 	}
 	if !slices.Contains(keys.asked, es[0].host.name+" app") {

@@ -3,7 +3,6 @@ package origin
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -16,12 +15,11 @@ import (
 // An Image is the image of one platform. Its manifest has been checked against
 // Digest, its config against the manifest.
 type Image struct {
-	Reference   string     // complete: "docker.io/library/alpine:3"
-	Repository  string     // "docker.io/library/alpine"
-	Digest      chunk.Blob // of the manifest
-	IndexDigest chunk.Blob // of the index that the platform was chosen from; "" if there was none
-	MediaType   string     // of the manifest
-	Platform    v1.Platform
+	Reference  string     // complete: "docker.io/library/alpine:3"
+	Repository string     // "docker.io/library/alpine"
+	Digest     chunk.Blob // of the manifest
+	MediaType  string     // of the manifest
+	Platform   v1.Platform
 
 	Manifest []byte
 	Config   []byte
@@ -38,28 +36,6 @@ type Layer struct {
 	Size        int64 // of the blob in bytes
 	MediaType   string
 	Annotations map[string]string
-}
-
-// NewImage makes an Image of a manifest and a config that were kept, with the
-// same checks as Resolve but without network. IndexDigest is left to the caller:
-// if ref has a digest, it may be that of an index, which is not there to check.
-func NewImage(ref string, manifest, config []byte) (*Image, error) {
-	r, err := parseReference(ref)
-	if err != nil {
-		return nil, &chunk.Error{Op: "open image", What: ref, Err: err}
-	}
-	m, err := parseManifest(manifest, "")
-	if err == nil && m.Image == nil {
-		err = errors.New("manifest is an index, not that of one image")
-	}
-	var img *Image
-	if err == nil {
-		img, err = newImage(r, m, config)
-	}
-	if err != nil {
-		return nil, &chunk.Error{Op: "open image", What: r.String(), Err: err}
-	}
-	return img, nil
 }
 
 // newImage checks a manifest and its config.
@@ -131,36 +107,39 @@ func checkLayerType(t types.MediaType) error {
 // maxIndexDepth bounds how deep indexes may be nested.
 const maxIndexDepth = 3
 
-// Resolve finds the image that a reference means on a platform and gets its
-// manifest and config. The zero Platform is Linux on this machine's processor.
-func (c *Client) Resolve(ctx context.Context, ref string, platform v1.Platform) (*Image, error) {
+// Documents has the documents that images consist of besides their layers. The
+// bytes that its methods return have the digest of d, and are those of OpenImage
+// then.
+type Documents interface {
+	Manifest(ctx context.Context, repository string, d v1.Descriptor) ([]byte, error)
+	Config(ctx context.Context, repository string, d v1.Descriptor) ([]byte, error)
+}
+
+// OpenImage finds the image that a reference means on a platform. root is what
+// the reference stands for, which may be an index. The zero Platform is Linux on
+// this machine's processor.
+func OpenImage(ctx context.Context, ref string, root v1.Descriptor, platform v1.Platform, docs Documents) (*Image, error) {
 	r, err := parseReference(ref)
 	if err != nil {
 		return nil, &chunk.Error{Op: "resolve", What: ref, Err: err}
 	}
-	want := normalize(platform)
-	m, err := c.fetchManifest(ctx, "resolve", r)
-	if err != nil {
-		return nil, err
-	}
 	fail := func(err error) error {
 		return &chunk.Error{Op: "resolve", What: r.String(), From: r.registry, Err: err}
 	}
-	var index chunk.Blob
-	for depth := 0; m.Index != nil; depth++ {
+	want := normalize(platform)
+	m, err := readManifest(ctx, r, root, docs)
+	for depth := 0; err == nil && m.Index != nil; depth++ {
 		if depth == maxIndexDepth {
 			return nil, fail(fmt.Errorf("indexes are nested more than %d deep", maxIndexDepth))
 		}
-		if index == "" {
-			index = m.Digest
-		}
-		d, err := choose(m.Index, want)
-		if err != nil {
+		var d v1.Descriptor
+		if d, err = choose(m.Index, want); err != nil {
 			return nil, fail(err)
 		}
-		if m, err = c.fetchManifest(ctx, "resolve", reference{repo: r.repo, digest: chunk.Blob(d.Digest.String())}); err != nil {
-			return nil, err
-		}
+		m, err = readManifest(ctx, r, d, docs)
+	}
+	if err != nil {
+		return nil, err
 	}
 	desc := m.Image.Config
 	if !desc.MediaType.IsConfig() {
@@ -169,9 +148,11 @@ func (c *Client) Resolve(ctx context.Context, ref string, platform v1.Platform) 
 	if desc.Size > maxConfig {
 		return nil, fail(fmt.Errorf("config has %d bytes, over %d", desc.Size, maxConfig))
 	}
-	config, err := c.fetchBlob(ctx, r.repo, desc)
-	if err != nil {
-		return nil, err
+	config := desc.Data // it may come with the manifest
+	if int64(len(config)) != desc.Size || digestOf(config) != chunk.Blob(desc.Digest.String()) {
+		if config, err = docs.Config(ctx, r.repo.String(), desc); err != nil {
+			return nil, err
+		}
 	}
 	img, err := newImage(r, m, config)
 	if err != nil {
@@ -180,8 +161,23 @@ func (c *Client) Resolve(ctx context.Context, ref string, platform v1.Platform) 
 	if p := img.Platform; p.OS != "" && p.Architecture != "" && rank(want, p) < 0 {
 		return nil, fail(fmt.Errorf("image is for %s only, not for %s", p, want))
 	}
-	img.IndexDigest = index
 	return img, nil
+}
+
+// readManifest gets and reads a manifest or an index.
+func readManifest(ctx context.Context, r reference, d v1.Descriptor, docs Documents) (*Manifest, error) {
+	raw, err := docs.Manifest(ctx, r.repo.String(), d)
+	if err != nil {
+		return nil, err
+	}
+	m, err := ParseManifest(raw)
+	if err == nil && m.Digest != chunk.Blob(d.Digest.String()) {
+		err = corruptf("manifest has digest %s, not %s", m.Digest, d.Digest)
+	}
+	if err != nil {
+		return nil, &chunk.Error{Op: "resolve", What: r.String(), From: r.registry, Err: err}
+	}
+	return m, nil
 }
 
 // FetchBlob returns a whole blob, checked against its digest. It is for small
@@ -202,9 +198,6 @@ func (c *Client) FetchBlob(ctx context.Context, repository string, d v1.Descript
 
 func (c *Client) fetchBlob(ctx context.Context, r repo, d v1.Descriptor) ([]byte, error) {
 	digest := chunk.Blob(d.Digest.String())
-	if int64(len(d.Data)) == d.Size && digestOf(d.Data) == digest {
-		return d.Data, nil // it came with the manifest
-	}
 	what := r.String() + "@" + string(digest)
 	es, err := c.endpoints(r.registry, canPull)
 	if err != nil {

@@ -161,9 +161,9 @@ func imageDocs(t *testing.T, layerTypes ...types.MediaType) (manifest, config []
 	return manifest, config
 }
 
-func TestNewImage(t *testing.T) {
+func TestOpenImage(t *testing.T) {
 	manifest, config := imageDocs(t, types.OCILayer, types.OCILayerZStd)
-	img, err := NewImage("app:1", manifest, config)
+	img, err := openKept("app:1", manifest, config, platform("linux/arm64"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,24 @@ func TestNewImage(t *testing.T) {
 	}
 }
 
-func TestNewImageRejects(t *testing.T) {
+// TestInlineConfig has a manifest that brings its config along.
+func TestInlineConfig(t *testing.T) {
+	raw, config := imageDocs(t, types.OCILayer)
+	var m v1.Manifest
+	if err := json.Unmarshal(raw, &m); err != nil {
+		t.Fatal(err)
+	}
+	m.Config.Data = config
+	manifest, err := json.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openKept("app:1", manifest, nil, platform("linux/arm64")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOpenImageRejects(t *testing.T) {
 	manifest, config := imageDocs(t, types.OCILayer)
 	index := []byte(`{"schemaVersion":2,"manifests":[]}`)
 	noIDs := []byte(`{"os":"linux"}`)
@@ -190,6 +207,7 @@ func TestNewImageRejects(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.Config = descriptor(noIDs)
+	m.Config.MediaType = types.OCIConfigJSON
 	manifestNoIDs, err := json.Marshal(m)
 	if err != nil {
 		t.Fatal(err)
@@ -205,7 +223,7 @@ func TestNewImageRejects(t *testing.T) {
 		corrupt   bool
 	}{
 		{"reference", "A", [2][]byte{manifest, config}, "not valid", false},
-		{"index", "a", [2][]byte{index, config}, "is an index", false},
+		{"index", "a", [2][]byte{index, config}, "index has 0 manifests", false},
 		{"config of another", "a", [2][]byte{manifest, []byte("{}")}, "config has digest", true},
 		{"diff_ids are missing", "a", [2][]byte{manifestNoIDs, noIDs}, "0 diff_ids for 1 layers", true},
 		{"foreign layer", "a", of(types.DockerForeignLayer), "foreign layer", false},
@@ -216,7 +234,7 @@ func TestNewImageRejects(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := NewImage(tt.ref, tt.docs[0], tt.docs[1])
+			_, err := openKept(tt.ref, tt.docs[0], tt.docs[1], platform("linux/arm64"))
 			checkError(t, err, tt.err)
 			if got := errors.Is(err, chunk.ErrCorrupt); got != tt.corrupt {
 				t.Errorf("ErrCorrupt: %v, want %v", got, tt.corrupt)

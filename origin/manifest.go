@@ -50,6 +50,9 @@ func digestOf(p []byte) chunk.Blob {
 	return chunk.Blob("sha256:" + hex.EncodeToString(sum[:]))
 }
 
+// ParseManifest reads a manifest or an index that was kept.
+func ParseManifest(raw []byte) (*Manifest, error) { return parseManifest(raw, "") }
+
 // parseManifest reads a manifest or an index. contentType is what the registry
 // said it is, "" if that is not known; the document itself comes first.
 func parseManifest(raw []byte, contentType string) (*Manifest, error) {

@@ -52,7 +52,7 @@ func TestPushArtifact(t *testing.T) {
 			c := newClient(t, Config{})
 			repository := host + "/app"
 			subject := pushImage(t, c, repository, "v1")
-			if _, err := c.Resolve(t.Context(), repository+":v1", platform("linux/amd64")); err != nil {
+			if _, err := resolve(t.Context(), c, repository+":v1", platform("linux/amd64")); err != nil {
 				t.Fatal(err)
 			}
 
@@ -93,7 +93,7 @@ func TestPushArtifact(t *testing.T) {
 					t.Errorf("%q, %v", p, err)
 				}
 			}
-			if _, err := c.Resolve(t.Context(), repository+"@"+pushed[0].Digest.String(), platform("")); err == nil || !strings.Contains(err.Error(), "this is an artifact") {
+			if _, err := resolve(t.Context(), c, repository+"@"+pushed[0].Digest.String(), platform("")); err == nil || !strings.Contains(err.Error(), "this is an artifact") {
 				t.Errorf("an artifact as image: %v", err)
 			}
 		})

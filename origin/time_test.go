@@ -68,7 +68,7 @@ func TestNoAnswer(t *testing.T) {
 		serveMem(t, &mem, "r.test", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 		c := memClient(t, &mem, Config{Retry: Retry{Attempts: 1}, Timeouts: Timeouts{Connect: time.Second, Header: 2 * time.Second}})
 		start := time.Now()
-		_, err := c.Resolve(t.Context(), "r.test/a", platform(""))
+		_, err := resolve(t.Context(), c, "r.test/a", platform(""))
 		checkError(t, err, errNoAnswer.Error())
 		if !errors.Is(err, chunk.ErrUnavailable) {
 			t.Errorf("error %v", err)

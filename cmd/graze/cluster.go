@@ -88,13 +88,21 @@ func newPs(o *options) *cobra.Command {
 	return c
 }
 
+// imageOf names the image of a mount, and says if it may not be the current one.
+func imageOf(m node.MountStats) string {
+	if m.Stale {
+		return m.Reference + " (stale)"
+	}
+	return m.Reference
+}
+
 // printMounts prints the mounts of a node, with their layers, and where their
 // bytes came from.
 func (o *options) printMounts(s node.Stats) error {
 	w := tabwriter.NewWriter(o.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "MOUNT\tIMAGE\tDIGEST\tFORMAT\tHERE\tREAD\tERRORS")
 	for _, m := range s.Mounts {
-		fmt.Fprintf(w, "%s\t%s\t%.19s\t%s\t%.0f %%\t%s\t%d\n", m.Dir, m.Reference, m.Digest, m.Format,
+		fmt.Fprintf(w, "%s\t%s\t%.19s\t%s\t%.0f %%\t%s\t%d\n", m.Dir, imageOf(m), m.Digest, m.Format,
 			100*float64(m.Local)/float64(max(m.Chunks, 1)), size(m.ReadBytes), m.Errors)
 		for _, l := range m.Layers {
 			fmt.Fprintf(w, "  layer\t%s\t%.19s\t%s\t\t\t%s\n", size(l.Size), l.Digest, l.Format, l.Index)

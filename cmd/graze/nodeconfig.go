@@ -30,6 +30,8 @@ type registryFile struct {
 	HostsDir      string   `toml:"hosts-dir" doc:"folder of hosts.toml files, as containerd's certs.d"`
 	DockerConfig  string   `toml:"docker-config" doc:"folder of Docker's config.json, for credentials; \"\": $DOCKER_CONFIG or ~/.docker"`
 	Platform      string   `toml:"platform" doc:"platform of multi-platform images, such as \"linux/arm64\"; \"\": this machine's"`
+	Stale         string   `toml:"stale" doc:"while the registry does not answer, a tag stands for what it stood for last: \"allow\", or \"deny\" and fail"`
+	StaleMaxAge   duration `toml:"stale-max-age" doc:"oldest answer of the registry that is used so; \"0s\": of any age"`
 	UnverifiedTOC string   `toml:"unverified-toc" doc:"eStargz layers whose table of contents the manifest does not vouch for: \"refuse\" or \"accept\""`
 }
 
@@ -48,6 +50,7 @@ type clusterFile struct {
 	Seed         bool     `toml:"seed" doc:"hold whole images for the rack"`
 	Weight       uint16   `toml:"weight" doc:"share of chunks relative to other nodes; 0: 100, and 400 for a seed"`
 	MemberIndex  bool     `toml:"member-indexes" doc:"have one node make the index of a layer that has none, for all; false: each makes its own"`
+	TagFreshness duration `toml:"tag-freshness" doc:"how long all nodes use what a registry has said of a tag, or of an image's indexes; negative: each asks each time"`
 	Encrypt      bool     `toml:"encrypt" doc:"encrypt chunks between nodes; all nodes must agree on it"`
 	UploadRate   fileSize `toml:"upload-rate" doc:"most bytes a second that others fetch from the node; \"\": no bound"`
 	RegistryRate fileSize `toml:"registry-rate" doc:"most bytes a second that the whole cluster asks of registries; \"\": no bound"`
@@ -59,7 +62,7 @@ func defaultNodeFile() nodeFile {
 	return nodeFile{
 		State:        defaultState,
 		ReadDeadline: duration(5 * time.Minute),
-		Registry:     registryFile{PlainHosts: []string{}, UnverifiedTOC: "refuse"},
+		Registry:     registryFile{PlainHosts: []string{}, Stale: "allow", UnverifiedTOC: "refuse"},
 		Cluster: clusterFile{
 			Listen:  "0.0.0.0:7945",
 			Gossip:  "0.0.0.0:7946",
@@ -67,7 +70,8 @@ func defaultNodeFile() nodeFile {
 			Join:    []string{},
 			Encrypt: true,
 
-			MemberIndex: true,
+			MemberIndex:  true,
+			TagFreshness: duration(5 * time.Second),
 		},
 	}
 }
@@ -128,8 +132,12 @@ func (f *nodeFile) nodeConfig(o *options) (node.Config, error) {
 		State:               f.State,
 		StoreLimit:          int64(f.StoreLimit.byteSize),
 		ReadDeadline:        time.Duration(f.ReadDeadline),
+		Stale:               node.StalePolicy{Deny: f.Registry.Stale == "deny", MaxAge: time.Duration(f.Registry.StaleMaxAge)},
 		AcceptUnverifiedTOC: f.Registry.UnverifiedTOC == "accept",
 		Log:                 o.logger(),
+	}
+	if p := f.Registry.Stale; p != "allow" && p != "deny" {
+		return cfg, fmt.Errorf("registry.stale is allow or deny, not %q", p)
 	}
 	if u := f.Registry.UnverifiedTOC; u != "accept" && u != "refuse" {
 		return cfg, fmt.Errorf("registry.unverified-toc is refuse or accept, not %q", u)
@@ -161,6 +169,7 @@ func (f *nodeFile) nodeConfig(o *options) (node.Config, error) {
 			Join: c.Join, JoinFile: c.JoinFile,
 			Rack: c.Rack, Zone: c.Zone, Seed: c.Seed, Weight: c.Weight,
 			OwnIndexes:       !c.MemberIndex,
+			TagFreshness:     time.Duration(c.TagFreshness),
 			Plain:            !c.Encrypt,
 			UploadRate:       int64(c.UploadRate.byteSize),
 			RegistryBytes:    int64(c.RegistryRate.byteSize),

@@ -42,7 +42,7 @@ func (o *options) printStats(s node.Stats) error {
 	w := tabwriter.NewWriter(o.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "MOUNT\tIMAGE\tFORMAT\tFILES\tREAD\tP50\tP99\tERRORS")
 	for _, m := range s.Mounts {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%d\n", m.Dir, m.Reference, m.Format, m.Files,
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%d\n", m.Dir, imageOf(m), m.Format, m.Files,
 			size(m.ReadBytes), short(m.ReadP50), short(m.ReadP99), m.Errors)
 	}
 	fmt.Fprintln(w, "\nSOURCE\tREQUESTS\tBYTES\tERRORS\tRETRIES")

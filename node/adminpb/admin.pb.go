@@ -245,8 +245,10 @@ type Mount struct {
 	ReadP50Ns int64                  `protobuf:"varint,12,opt,name=read_p50_ns,json=readP50Ns,proto3" json:"read_p50_ns,omitempty"`
 	ReadP99Ns int64                  `protobuf:"varint,13,opt,name=read_p99_ns,json=readP99Ns,proto3" json:"read_p99_ns,omitempty"`
 	// Chunks of the image, and those of them that the node has.
-	Chunks        int64 `protobuf:"varint,14,opt,name=chunks,proto3" json:"chunks,omitempty"`
-	Local         int64 `protobuf:"varint,15,opt,name=local,proto3" json:"local,omitempty"`
+	Chunks int64 `protobuf:"varint,14,opt,name=chunks,proto3" json:"chunks,omitempty"`
+	Local  int64 `protobuf:"varint,15,opt,name=local,proto3" json:"local,omitempty"`
+	// The registry did not answer when the image was mounted.
+	Stale         bool `protobuf:"varint,16,opt,name=stale,proto3" json:"stale,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -384,6 +386,13 @@ func (x *Mount) GetLocal() int64 {
 		return x.Local
 	}
 	return 0
+}
+
+func (x *Mount) GetStale() bool {
+	if x != nil {
+		return x.Stale
+	}
+	return false
 }
 
 type Layer struct {
@@ -1682,7 +1691,7 @@ const file_node_adminpb_admin_proto_rawDesc = "" +
 	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x1c\n" +
 	"\tredirects\x18\x03 \x01(\x03R\tredirects\x12\x12\n" +
 	"\x04busy\x18\x04 \x01(\x03R\x04busy\x12\x16\n" +
-	"\x06absent\x18\x05 \x01(\x03R\x06absent\"\x8f\x03\n" +
+	"\x06absent\x18\x05 \x01(\x03R\x06absent\"\xa5\x03\n" +
 	"\x05Mount\x12\x10\n" +
 	"\x03dir\x18\x01 \x01(\tR\x03dir\x12\x1c\n" +
 	"\treference\x18\x02 \x01(\tR\treference\x12\x16\n" +
@@ -1700,7 +1709,8 @@ const file_node_adminpb_admin_proto_rawDesc = "" +
 	"\vread_p50_ns\x18\f \x01(\x03R\treadP50Ns\x12\x1e\n" +
 	"\vread_p99_ns\x18\r \x01(\x03R\treadP99Ns\x12\x16\n" +
 	"\x06chunks\x18\x0e \x01(\x03R\x06chunks\x12\x14\n" +
-	"\x05local\x18\x0f \x01(\x03R\x05local\"a\n" +
+	"\x05local\x18\x0f \x01(\x03R\x05local\x12\x14\n" +
+	"\x05stale\x18\x10 \x01(\bR\x05stale\"a\n" +
 	"\x05Layer\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x03R\x04size\x12\x16\n" +
