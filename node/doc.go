@@ -13,7 +13,7 @@
 //	layers/<digest>.json      the index of a layer that was made here
 //	layers/<hash>.json        the index of a layer that a repository published, for its images
 //	views/<key>.view          merged trees, by their repository and layers
-//	refs/<hash>.json          which image a reference last stood for
+//	refs/<hash>.json          what a reference last stood for, and which indexes an image had
 //	chunks/                   the chunk store, locked while a Node is open
 //	graze.sock                the admin socket, while a Node runs
 //

@@ -34,6 +34,7 @@ type clusterShape struct {
 	rate         string // of a node's link, as tc(8) writes it
 	origin       string // of the registry's
 	encrypt      bool
+	settings     string // more lines of the table "cluster" of each node's configuration
 }
 
 // A testCluster is a registry and nodes, which are processes of their own in
@@ -133,7 +134,8 @@ p2p = "%[4]s:7947"
 join = ["10.77.0.1:7946", "10.77.%[5]d.%[6]d:7946"]
 rack = "rack-%[7]d"
 encrypt = %[8]t
-`, n.state, c.key, n.name, n.addr, 1%c.shape.racks, 2, n.rack, c.shape.encrypt)
+%[9]s
+`, n.state, c.key, n.name, n.addr, 1%c.shape.racks, 2, n.rack, c.shape.encrypt, c.shape.settings)
 	if err := errors.Join(os.Mkdir(n.mnt, 0o755), os.WriteFile(n.state+".toml", []byte(config), 0o600)); err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"path"
@@ -27,6 +28,9 @@ type clusterRegistry struct {
 	born time.Time           // guarded by mu; when counting began
 	sent map[string][]extent // guarded by mu; by digest
 	all  int64               // guarded by mu; bytes of bodies
+	asks map[string]int      // guarded by mu; requests by method and the last two parts of the path
+
+	*outage
 }
 
 // An extent is a part of a blob that was sent to a node.
@@ -48,7 +52,7 @@ func startClusterRegistry(t testing.TB, m *machine) *clusterRegistry {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &clusterRegistry{testRegistry: &testRegistry{Registry: reg}, born: time.Now(), sent: make(map[string][]extent)}
+	r := &clusterRegistry{testRegistry: &testRegistry{Registry: reg}, born: time.Now(), sent: make(map[string][]extent), asks: make(map[string]int)}
 	outside, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -65,6 +69,8 @@ func startClusterRegistry(t testing.TB, m *machine) *clusterRegistry {
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 2)
 	go func() { served <- registry.Serve(ctx, outside, reg, registry.Config{}) }()
+	r.outage = &outage{Listener: inside}
+	inside = r.outage
 	go func() { served <- registry.Serve(ctx, inside, http.HandlerFunc(r.serve), registry.Config{}) }()
 	r.stop = sync.OnceFunc(func() {
 		cancel()
@@ -82,6 +88,7 @@ func (r *clusterRegistry) serve(w http.ResponseWriter, req *http.Request) {
 	r.ServeHTTP(counted, req)
 	r.mu.Lock()
 	r.all += counted.n
+	r.asks[req.Method+" "+path.Join(path.Base(path.Dir(req.URL.Path)), path.Base(req.URL.Path))]++
 	r.mu.Unlock()
 	if req.Method != http.MethodGet || counted.n == 0 || !strings.Contains(req.URL.Path, "/blobs/") {
 		return
@@ -164,6 +171,80 @@ func (r *clusterRegistry) forget(t testing.TB) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	clear(r.sent)
+	clear(r.asks)
 	r.all = 0
 	r.born = time.Now()
+}
+
+// asked returns how often nodes have made each request for a manifest or a list of
+// referrers, and for those blobs that are no layers.
+func (r *clusterRegistry) asked(t testing.TB, layers []string) map[string]int {
+	t.Helper()
+	r.stats(t)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	asks := maps.Clone(r.asks)
+	for _, digest := range layers {
+		delete(asks, http.MethodGet+" blobs/"+digest)
+	}
+	return asks
+}
+
+// An outage is a registry's listener that can be made to fail.
+type outage struct {
+	net.Listener
+
+	mu       sync.Mutex // guards what follows
+	mode     outageMode
+	attempts int        // connections while the registry was down
+	open     []net.Conn // accepted, and perhaps closed since
+}
+
+type outageMode int
+
+const (
+	works   outageMode = iota
+	refuses            // connections are reset
+	silent             // connections are made, and nothing is ever answered
+)
+
+// set makes the registry fail in a way, or work again. Connections that are open
+// break. It returns how many were made since it failed.
+func (o *outage) set(mode outageMode) (attempts int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	attempts = o.attempts
+	o.mode, o.attempts = mode, 0
+	for _, c := range o.open {
+		_ = c.Close()
+	}
+	o.open = nil
+	return attempts
+}
+
+// Accept implements net.Listener.
+func (o *outage) Accept() (net.Conn, error) {
+	for {
+		c, err := o.Listener.Accept()
+		if err != nil || o.admit(c) {
+			return c, err
+		}
+	}
+}
+
+// admit reports whether a connection is served.
+func (o *outage) admit(c net.Conn) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.mode != works {
+		o.attempts++
+	}
+	if o.mode == refuses {
+		_ = c.(*net.TCPConn).SetLinger(0)
+		_ = c.Close()
+		return false
+	}
+	o.open = slices.DeleteFunc(o.open, func(c net.Conn) bool { return c.(*net.TCPConn).SetDeadline(time.Time{}) != nil }) // those that were closed
+	o.open = append(o.open, c)
+	return o.mode == works
 }
