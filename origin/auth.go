@@ -52,6 +52,7 @@ func (a *authorizer) key(s scope) grantKey {
 type grant struct {
 	header string
 	who    string    // whose it is, for errors
+	cred   Credential
 	renew  time.Time // from when on a new one is fetched
 	expiry time.Time
 }
@@ -125,39 +126,36 @@ func (a *authorizer) challenged(ctx context.Context, s scope, used grant, h http
 // fetch gets a new grant, once for all that ask for the same at the same time.
 func (a *authorizer) fetch(ctx context.Context, s scope, offer challenge) (grant, error) {
 	return a.c.fetches.do(ctx, a.key(s), func(ctx context.Context) (grant, error) {
-		cred, err := a.credential(ctx, s.repo)
-		if err != nil {
-			return grant{}, err
+		g, err := a.showEach(ctx, s, offer)
+		if err == nil {
+			a.c.grants.put(a.key(s), g)
 		}
-		now := time.Now()
-		g := grant{who: cred.describe()}
-		g.renew, g.expiry = now.Add(basicLife), now.Add(basicLife)
-		switch {
-		case cred.RegistryToken != "":
-			g.header = "Bearer " + cred.RegistryToken
-		case offer.scheme == "basic" && (cred.anonymous() || cred.IdentityToken != ""):
-			return grant{}, denied(fmt.Errorf("the host wants user and password: %s", cred.describe()))
-		case offer.scheme == "basic":
-			g.header = "Basic " + base64.StdEncoding.EncodeToString([]byte(cred.Username+":"+cred.Password))
-		default:
-			t, err := a.c.fetchToken(ctx, tokenRequest{a.e, offer, s, cred})
-			if err != nil {
-				return grant{}, err
-			}
-			g.header = "Bearer " + t.value
-			g.expiry = now.Add(t.life)
-			g.renew = now.Add(t.life * 8 / 10)
-		}
-		a.c.grants.put(a.key(s), g)
-		return g, nil
+		return g, err
 	})
 }
 
-func (a *authorizer) credential(ctx context.Context, repo string) (Credential, error) {
-	if a.c.cfg.Keychain == nil {
-		return Credential{}, nil
+// show gets a grant for one credential.
+func (a *authorizer) show(ctx context.Context, s scope, offer challenge, cred Credential) (grant, error) {
+	now := time.Now()
+	g := grant{who: cred.describe(), cred: cred}
+	g.renew, g.expiry = now.Add(basicLife), now.Add(basicLife)
+	switch {
+	case cred.RegistryToken != "":
+		g.header = "Bearer " + cred.RegistryToken
+	case offer.scheme == "basic" && (cred.anonymous() || cred.IdentityToken != ""):
+		return grant{}, denied(fmt.Errorf("the host wants user and password: %s", cred.describe()))
+	case offer.scheme == "basic":
+		g.header = "Basic " + base64.StdEncoding.EncodeToString([]byte(cred.Username+":"+cred.Password))
+	default:
+		t, err := a.c.fetchToken(ctx, tokenRequest{a.e, offer, s, cred})
+		if err != nil {
+			return grant{}, err
+		}
+		g.header = "Bearer " + t.value
+		g.expiry = now.Add(t.life)
+		g.renew = now.Add(t.life * 8 / 10)
 	}
-	return a.c.cfg.Keychain.Credential(ctx, a.host, repo)
+	return g, nil
 }
 
 // A tokenRequest asks a token service for a token.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -26,8 +27,8 @@ import (
 // fixedKeychain has one credential for all.
 type fixedKeychain Credential
 
-func (k fixedKeychain) Credential(context.Context, string, string) (Credential, error) {
-	return Credential(k), nil
+func (k fixedKeychain) Credentials(context.Context, string, string) iter.Seq2[Credential, error] {
+	return func(yield func(Credential, error) bool) { yield(Credential(k), nil) }
 }
 
 // A tokenServer issues tokens that live for a while, and lets a registry demand
@@ -289,7 +290,9 @@ func TestPassingChallenge(t *testing.T) {
 
 type keychainFunc func() (Credential, error)
 
-func (f keychainFunc) Credential(context.Context, string, string) (Credential, error) { return f() }
+func (f keychainFunc) Credentials(context.Context, string, string) iter.Seq2[Credential, error] {
+	return func(yield func(Credential, error) bool) { yield(f()) }
+}
 
 func TestCheckRealm(t *testing.T) {
 	secure := &endpoint{base: mustURL("https://r.test/v2")}
@@ -385,7 +388,7 @@ func TestDockerConfig(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := DockerConfig{filepath.Join(dir, tt.dir)}.Credential(t.Context(), tt.host, tt.repo)
+			got, err := DockerConfig{Dir: filepath.Join(dir, tt.dir)}.credential(t.Context(), tt.host, tt.repo)
 			checkError(t, err, tt.err)
 			if err != nil {
 				if tt.class != nil && !errors.Is(err, tt.class) {
@@ -425,7 +428,7 @@ func TestHelperCancelled(t *testing.T) {
 	writeFiles(t, dir, map[string]string{"config.json": `{"credsStore": "hang"}`})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := (DockerConfig{dir}).Credential(ctx, "r.test", "x"); err != context.Canceled {
+	if _, err := (DockerConfig{Dir: dir}).credential(ctx, "r.test", "x"); err != context.Canceled {
 		t.Errorf("error %v", err)
 	}
 }

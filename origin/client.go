@@ -30,6 +30,7 @@ type Client struct {
 	resolves   flight[targetKey, target]
 	grants     *lru[grantKey, grant]
 	fetches    flight[grantKey, grant]
+	refusals   *lru[refusalKey, time.Time]
 	anonymous  *lru[anonKey, grant] // for hosts that endpoints redirect to
 	tagTurn    chan struct{}        // holds a value while an index of referrers is changed
 }
@@ -47,6 +48,7 @@ func New(cfg Config) (*Client, error) {
 		registries: newLRU[string, *registry](maxRegistries),
 		targets:    newLRU[targetKey, target](maxTargets),
 		grants:     newLRU[grantKey, grant](maxGrants),
+		refusals:   newLRU[refusalKey, time.Time](maxRefusals),
 		anonymous:  newLRU[anonKey, grant](maxGrants),
 	}
 	c.tagTurn = make(chan struct{}, 1)
@@ -196,17 +198,33 @@ func (c *Client) do(ctx context.Context, e *endpoint, r request) (*answer, error
 			return nil, err
 		}
 	}
-	a := &answer{Response: resp, host: h, url: r.url}
-	if resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden {
-		defer resp.Body.Close()
+	var shown []Credential
+	for refuses(resp) {
 		refusal := newStatusError(resp)
-		refusal.hint = cmp.Or(g.who, "no credentials were asked for")
-		return nil, from(e, h, refusal)
+		resp.Body.Close()
+		next, ok := grant{}, false
+		if shown = append(shown, g.cred); own && len(shown) < maxShown {
+			next, ok = e.auth.another(ctx, r.scope, g, shown)
+		}
+		if !ok {
+			refusal.hint = cmp.Or(g.who, "no credentials were asked for")
+			return nil, from(e, h, refusal)
+		}
+		g = next
+		if resp, err = c.send(r.to(ctx, e, r.url, g.header, c.cfg.UserAgent), h, e.rt); err != nil {
+			return nil, err
+		}
 	}
+	a := &answer{Response: resp, host: h, url: r.url}
 	if r.noRedirect || !isRedirect(resp) {
 		return a, nil
 	}
 	return c.follow(ctx, e, r, a)
+}
+
+// refuses reports whether an answer wants other credentials.
+func refuses(resp *http.Response) bool {
+	return resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden
 }
 
 // refused joins a refusal with the reason why no better credentials are there.

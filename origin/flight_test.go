@@ -3,6 +3,7 @@ package origin
 import (
 	"context"
 	"errors"
+	"iter"
 	"net/http"
 	"slices"
 	"sync"
@@ -132,11 +133,11 @@ type hostKeychain struct {
 	asked []string // guarded by mu
 }
 
-func (k *hostKeychain) Credential(_ context.Context, host, repository string) (Credential, error) {
+func (k *hostKeychain) Credentials(_ context.Context, host, repository string) iter.Seq2[Credential, error] {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.asked = append(k.asked, host+" "+repository)
-	return k.creds[host], nil
+	return func(yield func(Credential, error) bool) { yield(k.creds[host], nil) }
 }
 
 // The credentials for a registry are not shown to its mirrors.

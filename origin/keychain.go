@@ -2,12 +2,14 @@ package origin
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"net/url"
 	"os/exec"
 	"path/filepath"
@@ -18,10 +20,12 @@ import (
 
 // A Keychain has the credentials for registries.
 type Keychain interface {
-	// Credential returns what to show to a host for a repository. The host is
-	// "docker.io" for Docker's registry. Having none is not an error: the zero
-	// Credential, perhaps with a Source, means anonymous access.
-	Credential(ctx context.Context, host, repository string) (Credential, error)
+	// Credentials yields what to show to a host for a repository, the best first.
+	// The host is "docker.io" for Docker's registry. Further ones are asked for
+	// when those before were refused. Having none is not an error: the zero
+	// Credential, perhaps with a Source, says where it was looked for. An error
+	// stands for a source that can't be asked now; there may be others after it.
+	Credentials(ctx context.Context, host, repository string) iter.Seq2[Credential, error]
 }
 
 // A Credential is what a registry or its token service is shown. At most one of
@@ -58,7 +62,8 @@ func (c Credential) describe() string {
 	return "with a token from " + source
 }
 
-// helperTimeout bounds the run of a credential helper.
+// helperTimeout bounds the run of a credential helper, if the DockerConfig does
+// not.
 const helperTimeout = 30 * time.Second
 
 // DockerConfig is a Keychain that reads Docker's config.json: its auths, its
@@ -66,6 +71,9 @@ const helperTimeout = 30 * time.Second
 // a login takes effect at once; a missing file has none.
 type DockerConfig struct {
 	Dir string // the directory of config.json
+
+	// Timeout bounds the run of a credential helper. Default: 30 s.
+	Timeout time.Duration
 }
 
 // dockerConfig is the part of config.json about credentials.
@@ -91,8 +99,12 @@ func (a dockerAuth) credential() (c Credential, err error) {
 	return c, err
 }
 
-// Credential implements Keychain.
-func (d DockerConfig) Credential(ctx context.Context, host, repository string) (Credential, error) {
+// Credentials implements Keychain. It yields one credential.
+func (d DockerConfig) Credentials(ctx context.Context, host, repository string) iter.Seq2[Credential, error] {
+	return func(yield func(Credential, error) bool) { yield(d.credential(ctx, host, repository)) }
+}
+
+func (d DockerConfig) credential(ctx context.Context, host, repository string) (Credential, error) {
 	file := filepath.Join(d.Dir, "config.json")
 	none := Credential{Source: file}
 	data, err := readLimited(file)
@@ -111,7 +123,7 @@ func (d DockerConfig) Credential(ctx context.Context, host, repository string) (
 	}
 	for _, key := range keys {
 		if helper := conf.CredHelpers[key]; helper != "" {
-			return runHelper(ctx, helper, serverOf(key), file)
+			return d.runHelper(ctx, helper, serverOf(key), file)
 		}
 	}
 	// Old clients have written URLs: "https://host/v1/".
@@ -132,7 +144,7 @@ func (d DockerConfig) Credential(ctx context.Context, host, repository string) (
 		}
 	}
 	if conf.CredsStore != "" {
-		return runHelper(ctx, conf.CredsStore, serverOf(host), file)
+		return d.runHelper(ctx, conf.CredsStore, serverOf(host), file)
 	}
 	return none, nil
 }
@@ -158,13 +170,13 @@ func decodeAuth(s string) (user, password string, err error) {
 }
 
 // runHelper asks the executable docker-credential-<name> for a credential.
-func runHelper(ctx context.Context, name, server, file string) (Credential, error) {
+func (d DockerConfig) runHelper(ctx context.Context, name, server, file string) (Credential, error) {
 	program := "docker-credential-" + name
 	none := Credential{Source: fmt.Sprintf("%s (named by %s)", program, file)}
 	if name != filepath.Base(name) {
 		return none, fmt.Errorf("%s: credential helper %.100q is not a plain name", file, name)
 	}
-	helperCtx, cancel := context.WithTimeout(ctx, helperTimeout)
+	helperCtx, cancel := context.WithTimeout(ctx, cmp.Or(d.Timeout, helperTimeout))
 	defer cancel()
 	cmd := exec.CommandContext(helperCtx, program, "get")
 	cmd.Stdin = strings.NewReader(server)
@@ -176,6 +188,9 @@ func runHelper(ctx context.Context, name, server, file string) (Credential, erro
 			return none, cause
 		}
 		said := strings.TrimSpace(stdout.buf.String() + " " + stderr.buf.String())
+		if helperCtx.Err() != nil {
+			return none, unavailable(fmt.Errorf("credential helper %s: no answer within %v", program, cmp.Or(d.Timeout, helperTimeout)))
+		}
 		if strings.Contains(said, "credentials not found") {
 			return none, nil
 		}
