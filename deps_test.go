@@ -24,6 +24,8 @@ var mayImport = map[string][]string{
 	"image/targz":          {"chunk", "image", "image/codec", "image/inflate"},
 	"image/imagetest":      {"chunk", "image", "image/codec"},
 	"origin":               {"chunk"},
+	"origin/credential":    {"chunk", "origin"},
+	"cri":                  {"chunk"},
 	"chunkstore":           {"chunk"},
 	"chunkstore/storetest": {"chunk"},
 	"scheduler":            {"chunk", "latency"},

@@ -51,7 +51,7 @@ func (a *authorizer) key(s scope) grantKey {
 // A grant is a value for the Authorization header.
 type grant struct {
 	header string
-	who    string    // whose it is, for errors
+	who    string // whose it is, for errors
 	cred   Credential
 	renew  time.Time // from when on a new one is fetched
 	expiry time.Time
