@@ -42,11 +42,11 @@ var mayImport = map[string][]string{
 	"snapshotter":          {"chunk"},
 	"node": {
 		"chunk", "image", "image/codec", "image/estargz", "image/targz",
-		"origin", "chunkstore", "scheduler", "fusefs", "peer", "wire", "dht", "seed", "snapshotter", "node/adminpb",
+		"origin", "origin/credential", "cri", "chunkstore", "scheduler", "fusefs", "peer", "wire", "dht", "seed", "snapshotter", "node/adminpb",
 	},
 	"node/adminpb": {},
 	"seed":         {"chunk"},
-	"cmd/graze":    {"image", "node", "origin", "registry"},
+	"cmd/graze":    {"cri", "image", "node", "origin", "registry"},
 }
 
 // stdlibOnly lists packages that may import nothing from outside the standard

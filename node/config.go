@@ -9,6 +9,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"graze/cri"
 	"graze/origin"
 )
 
@@ -44,6 +45,10 @@ type Config struct {
 
 	// Cluster makes the node a member of a cluster. Default: it works alone.
 	Cluster *ClusterConfig
+
+	// CRI makes the node stand between kubelet and containerd's image service, to
+	// learn the credentials of pods. Its Log is not used. Default: it does not.
+	CRI *cri.Config
 
 	// Origin says how registries are reached.
 	Origin origin.Config

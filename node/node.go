@@ -14,6 +14,7 @@ import (
 
 	"graze/chunk"
 	"graze/chunkstore"
+	"graze/cri"
 	"graze/image/codec"
 	"graze/scheduler"
 	"graze/seed"
@@ -28,6 +29,7 @@ type Node struct {
 	sched   *scheduler.Scheduler
 	members *members     // nil if the node works alone
 	seeds   *seed.Keeper // nil if the node is no seed
+	proxy   *cri.Proxy   // nil if the node is not asked by kubelet
 	started time.Time
 	once    repeats
 
@@ -51,6 +53,7 @@ func Open(cfg Config) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
+	visitors := cfg.addUsers()
 	lib, err := OpenLibrary(cfg)
 	if err != nil {
 		return nil, err
@@ -87,6 +90,9 @@ func Open(cfg Config) (*Node, error) {
 		policy.OriginRate, policy.OriginRequests = cfg.Cluster.RegistryBytes, cfg.Cluster.RegistryRequests
 	}
 	n.sched, err = scheduler.New(newSpill(store, n.notKept), n.catalog, new(codec.Decoder), policy)
+	if err == nil && cfg.CRI != nil {
+		err = n.serveUsers(*cfg.CRI, visitors)
+	}
 	if err == nil && cfg.Cluster != nil && cfg.Cluster.Seed {
 		n.seeds, err = n.newSeeds(filepath.Join(cfg.State, "seeds.json"))
 	}
@@ -135,6 +141,9 @@ func (n *Node) Run(ctx context.Context) error {
 	})
 	if n.store != nil {
 		above.Go(func() error { return n.serveAdmin(ctx) })
+	}
+	if n.proxy != nil {
+		above.Go(func() error { return n.proxy.Run(ctx) })
 	}
 	above.Go(func() error {
 		select {

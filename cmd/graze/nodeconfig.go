@@ -8,6 +8,7 @@ import (
 	"github.com/BurntSushi/toml"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"graze/cri"
 	"graze/node"
 	"graze/origin"
 )
@@ -21,6 +22,7 @@ type nodeFile struct {
 	Verbose      bool     `toml:"verbose" doc:"say more on standard error"`
 
 	Registry registryFile `toml:"registry" doc:"how registries are reached"`
+	CRI      criFile      `toml:"cri" doc:"kubelet's image service; without socket the node does not serve it"`
 	Cluster  clusterFile  `toml:"cluster" doc:"the node's place in a cluster; without key-file it works alone"`
 }
 
@@ -29,10 +31,20 @@ type registryFile struct {
 	PlainHosts    []string `toml:"plain-http-hosts" doc:"speak plain HTTP to these, such as \"registry:5000\""`
 	HostsDir      string   `toml:"hosts-dir" doc:"folder of hosts.toml files, as containerd's certs.d"`
 	DockerConfig  string   `toml:"docker-config" doc:"folder of Docker's config.json, for credentials; \"\": $DOCKER_CONFIG or ~/.docker"`
+	ProviderConf  string   `toml:"credential-provider-config" doc:"kubelet's image-credential-provider-config: plugins that are asked after Docker's config.json"`
+	ProviderBin   string   `toml:"credential-provider-bin-dir" doc:"kubelet's image-credential-provider-bin-dir: the folder of those plugins"`
 	Platform      string   `toml:"platform" doc:"platform of multi-platform images, such as \"linux/arm64\"; \"\": this machine's"`
 	Stale         string   `toml:"stale" doc:"while the registry does not answer, a tag stands for what it stood for last: \"allow\", or \"deny\" and fail"`
 	StaleMaxAge   duration `toml:"stale-max-age" doc:"oldest answer of the registry that is used so; \"0s\": of any age"`
 	UnverifiedTOC string   `toml:"unverified-toc" doc:"eStargz layers whose table of contents the manifest does not vouch for: \"refuse\" or \"accept\""`
+}
+
+// A criFile says how the node stands between kubelet and containerd.
+type criFile struct {
+	Socket     string   `toml:"socket" doc:"socket for kubelet's image-service-endpoint, such as \"/run/graze/cri.sock\""`
+	Containerd string   `toml:"containerd" doc:"containerd's socket, which the calls go on to"`
+	VerdictAge duration `toml:"verdict-age" doc:"how long a registry's yes to a user counts for further pulls from the same repository"`
+	Outage     string   `toml:"outage" doc:"pulls of images that are here while the registry can't be asked: \"allow-cached\" (users to whom it said yes before), \"deny\" or \"allow\""`
 }
 
 type clusterFile struct {
@@ -63,6 +75,11 @@ func defaultNodeFile() nodeFile {
 		State:        defaultState,
 		ReadDeadline: duration(5 * time.Minute),
 		Registry:     registryFile{PlainHosts: []string{}, Stale: "allow", UnverifiedTOC: "refuse"},
+		CRI: criFile{
+			Containerd: "/run/containerd/containerd.sock",
+			VerdictAge: duration(5 * time.Minute),
+			Outage:     cri.AllowCached.String(),
+		},
 		Cluster: clusterFile{
 			Listen:  "0.0.0.0:7945",
 			Gossip:  "0.0.0.0:7946",
@@ -149,11 +166,10 @@ func (f *nodeFile) nodeConfig(o *options) (node.Config, error) {
 		PlainHTTP:      f.Registry.PlainHTTP,
 		PlainHTTPHosts: f.Registry.PlainHosts,
 		HostsDir:       f.Registry.HostsDir,
-		Keychain:       node.DockerKeychain(),
 		UserAgent:      "graze/" + version(),
 	}
-	if dir := f.Registry.DockerConfig; dir != "" {
-		cfg.Origin.Keychain = origin.DockerConfig{Dir: dir}
+	if err := f.setCredentials(&cfg); err != nil {
+		return cfg, err
 	}
 	if p := f.Registry.Platform; p != "" {
 		platform, err := v1.ParsePlatform(p)
@@ -177,4 +193,24 @@ func (f *nodeFile) nodeConfig(o *options) (node.Config, error) {
 		}
 	}
 	return cfg, nil
+}
+
+// setCredentials sets the sources of credentials.
+func (f *nodeFile) setCredentials(cfg *node.Config) (err error) {
+	r := f.Registry
+	keys := node.KeychainConfig{DockerConfig: r.DockerConfig, ProviderConfig: r.ProviderConf, ProviderBin: r.ProviderBin}
+	if cfg.Origin.Keychain, err = keys.Keychain(cfg); err != nil {
+		return fmt.Errorf("registry: %w", err)
+	}
+	outage, err := cri.ParseOutage(f.CRI.Outage)
+	if err != nil {
+		return fmt.Errorf("cri.outage: %w", err)
+	}
+	if f.CRI.Socket != "" {
+		cfg.CRI = &cri.Config{
+			Socket: f.CRI.Socket, Containerd: f.CRI.Containerd,
+			VerdictAge: time.Duration(f.CRI.VerdictAge), Outage: outage,
+		}
+	}
+	return nil
 }

@@ -35,8 +35,9 @@ type remembered struct {
 	creds []origin.Credential // the last one that was added first
 }
 
-// Add remembers a credential of a repository, as the one to use first.
-func (m *Memory) Add(host, repository string, cred origin.Credential) {
+// Add remembers a credential of a repository, as the one to use first. It reports
+// whether that is new.
+func (m *Memory) Add(host, repository string, cred origin.Credential) bool {
 	key := memoryKey{host, repository}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -50,12 +51,14 @@ func (m *Memory) Add(host, repository string, cred origin.Credential) {
 	}
 	m.order.MoveToFront(e)
 	r := e.Value.(*remembered)
+	isNew := !slices.Contains(r.creds, cred)
 	others := slices.DeleteFunc(r.creds, func(have origin.Credential) bool { return have == cred })
 	r.creds = append([]origin.Credential{cred}, others[:min(len(others), maxEach-1)]...)
 	if m.order.Len() > maxRepositories {
 		last := m.order.Remove(m.order.Back()).(*remembered)
 		delete(m.byKey, last.key)
 	}
+	return isNew
 }
 
 // Remove forgets a credential of a repository.

@@ -1,0 +1,102 @@
+package node
+
+import (
+	"context"
+	"fmt"
+
+	"graze/cri"
+	"graze/origin"
+	"graze/origin/credential"
+)
+
+// users are those on whose behalf container runtimes pull, as far as they matter:
+// what they showed, and whether a registry lets them in.
+type users struct {
+	client *origin.Client
+	shown  *credential.Memory
+	own    origin.Keychain // the node's own credentials, without those of users
+}
+
+// addUsers puts the credentials of users, if the node is to learn of any, before
+// the node's own.
+func (c *Config) addUsers() users {
+	u := users{shown: new(credential.Memory), own: c.Origin.Keychain}
+	if c.CRI != nil {
+		chain := credential.Chain{u.shown}
+		if u.own != nil {
+			chain = append(chain, u.own)
+		}
+		c.Origin.Keychain = chain
+	}
+	return u
+}
+
+// serveUsers gives the node a proxy of CRI, to which users come.
+func (n *Node) serveUsers(cfg cri.Config, u users) (err error) {
+	u.client, cfg.Log = n.client, n.log
+	n.proxy, err = cri.New(u, u, cfg)
+	return err
+}
+
+// Repository implements cri.Judge.
+func (u users) Repository(image string) (string, error) {
+	registry, path, err := origin.SplitReference(image)
+	return registry + "/" + path, err
+}
+
+// MayPull implements cri.Judge. Nobody in particular has what the node has.
+func (u users) MayPull(ctx context.Context, image string, a cri.Auth) error {
+	keys := origin.Keychain(credential.One(credentialOf(a)))
+	if a == (cri.Auth{}) {
+		keys = u.own
+	}
+	return u.client.MayPull(ctx, image, keys)
+}
+
+// Remember implements cri.Memory.
+func (u users) Remember(image string, a cri.Auth) bool {
+	registry, path, err := origin.SplitReference(image)
+	return err == nil && u.shown.Add(registry, path, credentialOf(a))
+}
+
+// Forget implements cri.Memory.
+func (u users) Forget(image string, a cri.Auth) {
+	if registry, path, err := origin.SplitReference(image); err == nil {
+		u.shown.Remove(registry, path, credentialOf(a))
+	}
+}
+
+func credentialOf(a cri.Auth) origin.Credential {
+	return origin.Credential{
+		Username: a.Username, Password: a.Password, IdentityToken: a.IdentityToken, RegistryToken: a.RegistryToken,
+		Source: "the pull of a pod",
+	}
+}
+
+// A KeychainConfig names the sources of a node's own credentials.
+type KeychainConfig struct {
+	// DockerConfig is the folder of Docker's config.json. Default: where Docker's
+	// own client looks.
+	DockerConfig string
+
+	// ProviderConfig and ProviderBin are kubelet's settings for credential
+	// provider plugins: image-credential-provider-config and -bin-dir. Default:
+	// none.
+	ProviderConfig, ProviderBin string
+}
+
+// Keychain returns the node's own credentials: those of Docker, then those of
+// kubelet's plugins.
+func (c KeychainConfig) Keychain(cfg *Config) (origin.Keychain, error) {
+	docker := DockerKeychain()
+	if c.DockerConfig != "" {
+		docker = origin.DockerConfig{Dir: c.DockerConfig}
+	}
+	if (c.ProviderConfig == "") != (c.ProviderBin == "") {
+		return nil, fmt.Errorf("plugins for credentials need both a configuration and a folder of plugins, not only %q", c.ProviderConfig+c.ProviderBin)
+	}
+	if c.ProviderConfig == "" {
+		return docker, nil
+	}
+	return credential.Chain{docker, &credential.Kubelet{Config: c.ProviderConfig, BinDir: c.ProviderBin, Log: cfg.Log}}, nil
+}
