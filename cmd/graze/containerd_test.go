@@ -18,20 +18,25 @@ type containerd struct {
 	dir string
 }
 
-// startContainerd starts containerd, which ends with the test.
-func startContainerd(t testing.TB) *containerd {
+// withCRI is a part of containerd's configuration that makes CRI work here.
+const withCRI = `disabled_plugins = ["io.containerd.internal.v1.opt"]
+[plugins."io.containerd.grpc.v1.cri"]
+restrict_oom_score_adj = true
+`
+
+// startContainerd starts containerd, which ends with the test. Without further
+// configuration it has no CRI.
+func startContainerd(t testing.TB, config ...string) *containerd {
 	t.Helper()
 	needTools(t, "containerd", "ctr")
 	c := &containerd{dir: t.TempDir()}
-	config := fmt.Sprintf(`version = 2
-root = "%[1]s/root"
-state = "%[1]s/state"
-disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.internal.v1.opt"]
-[grpc]
-address = "%[1]s/sock"
-`, c.dir)
+	if len(config) == 0 {
+		config = []string{`disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.internal.v1.opt"]`}
+	}
+	text := fmt.Sprintf("version = 2\nroot = %q\nstate = %q\n%s\n[grpc]\naddress = %q\n",
+		c.dir+"/root", c.dir+"/state", strings.Join(config, "\n"), c.dir+"/sock")
 	path := filepath.Join(c.dir, "config.toml")
-	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
