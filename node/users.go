@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"graze/cri"
 	"graze/origin"
@@ -40,8 +41,8 @@ func (n *Node) serveUsers(cfg cri.Config, u users) (err error) {
 
 // Repository implements cri.Judge.
 func (u users) Repository(image string) (string, error) {
-	registry, path, err := origin.SplitReference(image)
-	return registry + "/" + path, err
+	name, err := origin.ParseName(image)
+	return name.Repository, err
 }
 
 // MayPull implements cri.Judge. Nobody in particular has what the node has.
@@ -55,13 +56,15 @@ func (u users) MayPull(ctx context.Context, image string, a cri.Auth) error {
 
 // Remember implements cri.Memory.
 func (u users) Remember(image string, a cri.Auth) bool {
-	registry, path, err := origin.SplitReference(image)
+	repository, err := u.Repository(image)
+	registry, path, _ := strings.Cut(repository, "/")
 	return err == nil && u.shown.Add(registry, path, credentialOf(a))
 }
 
 // Forget implements cri.Memory.
 func (u users) Forget(image string, a cri.Auth) {
-	if registry, path, err := origin.SplitReference(image); err == nil {
+	if repository, err := u.Repository(image); err == nil {
+		registry, path, _ := strings.Cut(repository, "/")
 		u.shown.Remove(registry, path, credentialOf(a))
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"time"
 
@@ -34,20 +33,11 @@ func (c *Client) MayPull(ctx context.Context, ref string, keys Keychain) error {
 		return fmt.Errorf("configuration of registry %s: the registry itself can't be asked", parsed.registry)
 	}
 	return guest.each(ctx, endpoints, "check", parsed.String(), func(ctx context.Context, e *endpoint) error {
-		a, err := guest.do(ctx, e, request{
-			method: http.MethodHead,
-			url:    e.url(parsed.repo, "manifests/"+parsed.id(), nil),
-			header: http.Header{"Accept": {acceptManifests}},
-			scope:  scope{parsed.path, "pull"},
-		})
-		if err != nil {
-			return err
+		_, err := guest.headFrom(ctx, e, parsed)
+		if lacksHead(err) {
+			_, err = guest.manifestFrom(ctx, e, parsed)
 		}
-		defer a.Body.Close()
-		if a.StatusCode != http.StatusOK {
-			return from(e, a.host, newStatusError(a.Response))
-		}
-		return nil
+		return err
 	})
 }
 

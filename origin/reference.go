@@ -68,14 +68,6 @@ func parseReference(s string) (reference, error) {
 	return ref, nil
 }
 
-// SplitReference completes a reference and returns the registry and the path of
-// its repository, as a Keychain is asked for them: "docker.io" and
-// "library/alpine" for "alpine:3".
-func SplitReference(s string) (registry, path string, err error) {
-	ref, err := parseReference(s)
-	return ref.registry, ref.path, err
-}
-
 // parseRepo completes and splits the name of a repository.
 func parseRepo(s string) (repo, error) {
 	parsed, err := name.NewRepository(s)

@@ -117,7 +117,7 @@ func TestNextCredential(t *testing.T) {
 // onceResolve resolves an image, and waits no longer than one round takes.
 func onceResolve(t *testing.T, c *Client, ref string) error {
 	t.Helper()
-	_, err := c.Resolve(t.Context(), ref, platform("linux/amd64"))
+	_, err := resolve(t.Context(), c, ref, platform("linux/amd64"))
 	return err
 }
 
@@ -184,11 +184,6 @@ func TestMayPull(t *testing.T) {
 	}
 	if got := mirror.requests(""); len(got) > 0 {
 		t.Errorf("the mirror was asked: %q", got)
-	}
-	for _, line := range own.requests("") {
-		if !strings.HasPrefix(line, "HEAD ") {
-			t.Errorf("request %q", line)
-		}
 	}
 	own.mu.Lock()
 	own.before = func(w http.ResponseWriter, _ *http.Request) bool {
