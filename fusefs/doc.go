@@ -4,7 +4,8 @@
 // A [Tree] answers what is in the image and [Files] gives the bytes of its
 // files; the package knows nothing of chunks, of caches or of where bytes come
 // from. Make a mount with [Mount], serve it with [Server.Run]; [Unmount] takes
-// any mount of this package away, also one whose server is gone.
+// any mount of this package away, also one whose server is gone, and [Abort] one
+// that is in use.
 //
 // # No state
 //
@@ -42,6 +43,21 @@
 //
 // A read that fails is EIO for the process; what went wrong is counted in
 // [Stats] and told to [Trace.Failed].
+//
+// # Another server
+//
+// A mount lives as long as anybody holds its descriptor. As the server has no
+// state, any process that has the descriptor, the [Session] and the same tree can
+// go on where the last one ended, however it ended: see [Resume]. Meanwhile what
+// the kernel has cached can be used, and all else waits.
+//
+// The library go-fuse can only begin with a mount that is new: by reading INIT
+// from the descriptor. Here it always reads INIT from a socket, and its reply is
+// read from there; then the socket is replaced by the descriptor, under the same
+// number. For a new mount the INIT is the kernel's, and the reply goes to it. A
+// later server is given the old INIT, with only those flags in it that were agreed
+// to, and must come to the same reply, which goes nowhere. Then the kernel is asked
+// to send again what the last server read and did not answer (Linux 6.9).
 //
 // # Limits
 //

@@ -26,6 +26,9 @@ var helpers = map[string]func(args []string) error{
 	"openall": openAll,
 	"serve":   serveForever,
 	"wait":    wait,
+	"poll":    poll,
+	"kept":    serveKept,
+	"resumed": serveResumed,
 }
 
 // hello shows that it runs, and as whom.
@@ -158,5 +161,16 @@ func serveForever(args []string) error {
 // wait ends with its standard input.
 func wait([]string) error {
 	_, err := io.Copy(io.Discard, os.Stdin)
+	return err
+}
+
+// poll polls a file of a mount: one that go-fuse has in every root for this.
+func poll(args []string) error {
+	fd, err := unix.Open(args[0]+"/.go-fuse-epoll-hack", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	_, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
 	return err
 }

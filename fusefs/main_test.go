@@ -116,7 +116,18 @@ func (m *mounted) run(t testing.TB, server *Server) {
 			unix.Unmount(m.dir, unix.MNT_DETACH)
 		}
 	})
-	<-server.Ready()
+	endPolls(t, m.dir)
+}
+
+// endPolls makes the kernel learn that files of a mount can't be polled, so that
+// it never asks for it again. The runtime polls what it opens, and stands still
+// meanwhile: in the process of the server, which a test is, that is for good.
+func endPolls(t testing.TB, dir string) {
+	t.Helper()
+	c := helper("poll", dir)
+	if err := c.Run(); err != nil {
+		t.Fatalf("%v: %s", err, &c.out)
+	}
 }
 
 func (m *mounted) trace() Trace {

@@ -4,15 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log"
 	"os"
-	"path/filepath"
 	"strconv"
-	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
-	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -21,10 +17,6 @@ const (
 	fsName = "graze"
 	fsType = "fuse." + fsName
 )
-
-// answerTimeout is how long a mount that is found at the target may take to
-// show that it is alive.
-const answerTimeout = 2 * time.Second
 
 // Mount mounts a tree on a directory. What the directory holds is hidden for as
 // long. A dead mount of this package that is there is taken away first; over
@@ -92,33 +84,45 @@ func attach(device int, dir string, fsys *filesystem, cfg Config) (*Server, erro
 	if at == nil || at.FSType != fsType {
 		return nil, errors.New("the mount is not in the mount table")
 	}
-	// One descriptor for go-fuse, which closes it, and one to see with whether
-	// the connection to the kernel is alive.
-	fd, err := unix.FcntlInt(uintptr(device), unix.F_DUPFD_CLOEXEC, 3)
+	session := Session{Version: sessionVersion, Dir: dir, Major: at.Major, Minor: at.Minor}
+	if session.Request, err = readInit(device); err != nil {
+		return nil, err
+	}
+	srv, fd, reply, err := newServer(fsys, mountOptions(fsys, cfg), session.Request)
 	if err != nil {
 		return nil, err
 	}
-	probe, err := unix.FcntlInt(uintptr(device), unix.F_DUPFD_CLOEXEC, 3)
+	session.Reply = reply
+	s, err := start(device, fd, srv, session, fsys, cfg)
 	if err != nil {
-		unix.Close(fd)
+		return nil, err
+	}
+	if _, err := retry(func() (int, error) { return unix.Write(device, reply) }); err != nil {
+		return nil, errors.Join(fmt.Errorf("answer the kernel's INIT: %w", err), s.device.Close())
+	}
+	s.raiseReadAhead(cfg.ReadAhead)
+	return s, nil
+}
+
+// start joins a server to the mount's descriptor.
+func start(device, fd int, srv *fuse.Server, session Session, fsys *filesystem, cfg Config) (*Server, error) {
+	if err := connect(fd, device); err != nil {
+		return nil, err
+	}
+	own, err := unix.FcntlInt(uintptr(device), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
 		return nil, err
 	}
 	s := &Server{
-		dir:     dir,
-		major:   at.Major,
-		minor:   at.Minor,
+		session: session,
 		fs:      fsys,
+		fuse:    srv,
+		fd:      fd,
 		trace:   cfg.Trace,
-		probe:   os.NewFile(uintptr(probe), "/dev/fuse"),
-		devices: [2]int{probe, fd},
+		device:  os.NewFile(uintptr(own), "/dev/fuse"),
 		ready:   make(chan struct{}),
 	}
 	fsys.dead = s.dead
-	if s.fuse, err = fuse.NewServer(fsys, fmt.Sprintf("/dev/fd/%d", fd), mountOptions(fsys, cfg)); err != nil {
-		s.probe.Close()
-		return nil, err
-	}
-	s.raiseReadAhead(cfg.ReadAhead)
 	return s, nil
 }
 
@@ -147,129 +151,9 @@ func mountOptions(fsys *filesystem, cfg Config) *fuse.MountOptions {
 // raiseReadAhead sets how far the kernel reads ahead on this mount. The
 // protocol can only lower it.
 func (s *Server) raiseReadAhead(size int64) {
-	name := fmt.Sprintf("/sys/class/bdi/%d:%d/read_ahead_kb", s.major, s.minor)
+	name := fmt.Sprintf("/sys/class/bdi/%d:%d/read_ahead_kb", s.session.Major, s.session.Minor)
 	err := os.WriteFile(name, []byte(strconv.FormatInt(size>>10, 10)), 0)
 	if err != nil {
-		s.trace.warn("%s: sequential reads are slower, the kernel reads only 128 KiB ahead: %v", s.dir, err)
+		s.trace.warn("%s: sequential reads are slower, the kernel reads only 128 KiB ahead: %v", s.Dir(), err)
 	}
-}
-
-// resolve returns dir as it stands in the mount table, without symbolic links.
-// The directory itself may be unreadable, as one with a dead mount is.
-func resolve(dir string) (string, error) {
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return "", err
-	}
-	if real, err := filepath.EvalSymlinks(dir); err == nil {
-		return real, nil
-	}
-	parent, err := filepath.EvalSymlinks(filepath.Dir(dir))
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("%w; make it with mkdir -p", err)
-	} else if err != nil {
-		return "", err
-	}
-	return filepath.Join(parent, filepath.Base(dir)), nil
-}
-
-// clearTarget takes dead mounts of ours away from dir and fails if nothing can
-// be mounted there.
-func clearTarget(dir string, trace *Trace) error {
-	for {
-		at, err := topMount(dir)
-		if err != nil {
-			return err
-		}
-		if at == nil || at.FSType != fsType {
-			break
-		}
-		switch err := answers(dir); {
-		case err == nil:
-			return errors.New("it is the mount of a running graze; unmount that first")
-		case !errors.Is(err, unix.ENOTCONN):
-			return fmt.Errorf("a graze mount is there that does not answer (umount -l takes it away): %w", err)
-		}
-		if err := unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
-			return fmt.Errorf("take a dead mount away: %w", err)
-		}
-		trace.warn("%s: took a mount away whose server had died", dir)
-	}
-	switch info, err := os.Stat(dir); {
-	case errors.Is(err, fs.ErrNotExist):
-		return errors.New("no such directory; make it with mkdir -p")
-	case errors.Is(err, unix.ENOTCONN):
-		return fmt.Errorf("a dead mount of another program is there: %w", err)
-	case err != nil:
-		return err
-	case !info.IsDir():
-		return errors.New("it is not a directory")
-	}
-	return nil
-}
-
-// answers asks the server of the mount on dir for something that the kernel
-// never keeps. A server that is stopped lets the question wait, so the goroutine
-// that asks can outlive the call by as long.
-func answers(dir string) error {
-	result := make(chan error, 1)
-	go func() {
-		var st unix.Statfs_t
-		result <- unix.Statfs(dir, &st)
-	}()
-	select {
-	case err := <-result:
-		return err
-	case <-time.After(answerTimeout):
-		return fmt.Errorf("no answer in %v", answerTimeout)
-	}
-}
-
-// topMount returns the mount that a path which leads to dir ends at, or nil if
-// nothing is mounted on dir.
-func topMount(dir string) (*mountinfo.Info, error) {
-	// The package's own filter ends at the first, but later mounts lie over it.
-	all, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
-		return m.Mountpoint != dir, false
-	})
-	if err != nil || len(all) == 0 {
-		return nil, err
-	}
-	return all[len(all)-1], nil
-}
-
-// Unmount takes the mount of this package on dir away. If something uses it, it
-// fails with an error that is ErrBusy; unless lazy is set: then the mount
-// disappears from dir at once, and is served until the last user has left it.
-func Unmount(dir string, lazy bool) error {
-	if err := unmount(dir, lazy); err != nil {
-		return fmt.Errorf("unmount %s: %w", dir, err)
-	}
-	return nil
-}
-
-// ErrBusy is why a mount that is in use can't be taken away.
-var ErrBusy = errors.New("it is in use (fuser -vm shows by whom)")
-
-func unmount(dir string, lazy bool) error {
-	dir, err := resolve(dir)
-	if err != nil {
-		return err
-	}
-	switch at, err := topMount(dir); {
-	case err != nil:
-		return err
-	case at == nil:
-		return errors.New("nothing is mounted there")
-	case at.FSType != fsType:
-		return fmt.Errorf("it is a mount of type %s, not of graze", at.FSType)
-	}
-	err = unix.Unmount(dir, unix.UMOUNT_NOFOLLOW)
-	if errors.Is(err, unix.EBUSY) {
-		if !lazy {
-			return ErrBusy
-		}
-		err = unix.Unmount(dir, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
-	}
-	return err
 }

@@ -1,6 +1,7 @@
 package fusefs
 
 import (
+	"sync"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -31,6 +32,7 @@ type filesystem struct {
 	report reporter
 
 	closing chan struct{} // closed when reads must end
+	gate    sync.RWMutex  // held for reading by reads
 	dead    func() bool   // reports whether the kernel has ended the connection
 }
 

@@ -38,6 +38,8 @@ func (f *filesystem) read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (
 	off := int64(in.Offset)
 	p := buf[:min(int64(len(buf)), attr.Size-off)]
 
+	f.gate.RLock()
+	defer f.gate.RUnlock()
 	ctx := &readContext{fs: f, cancel: cancel, caller: in.Caller.Pid}
 	defer ctx.end() // if ReadAt panics: go-fuse recovers
 	n, err := f.files.ReadAt(ctx, in.NodeId, p, off)

@@ -1,0 +1,99 @@
+package fusefs
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+)
+
+// Unmount takes the mount of this package on dir away. If something uses it, it
+// fails with an error that is ErrBusy; unless lazy is set: then the mount
+// disappears from dir at once, and is served until the last user has left it.
+func Unmount(dir string, lazy bool) error {
+	at, err := ours(dir)
+	if err == nil {
+		err = unix.Unmount(at.Mountpoint, unix.UMOUNT_NOFOLLOW)
+		if errors.Is(err, unix.EBUSY) && lazy {
+			err = unix.Unmount(at.Mountpoint, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
+		} else if errors.Is(err, unix.EBUSY) {
+			err = ErrBusy
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("unmount %s: %w", dir, err)
+	}
+	return nil
+}
+
+// Abort takes the mount of this package on dir away from all who use it: what
+// they wait for fails with ECONNABORTED, what they ask later with ENOTCONN. It
+// needs no answer of the mount's server, so that one which is stuck, or never
+// comes back, can't keep anybody waiting.
+func Abort(dir string) error {
+	at, err := ours(dir)
+	if err == nil {
+		err = errors.Join(abort(at.Minor), unix.Unmount(at.Mountpoint, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH))
+	}
+	if err != nil {
+		return fmt.Errorf("unmount %s by force: %w", dir, err)
+	}
+	return nil
+}
+
+// ErrBusy is why a mount that is in use can't be taken away.
+var ErrBusy = errors.New("it is in use (fuser -vm shows by whom)")
+
+// ErrNotMounted: no mount of this package is there.
+var ErrNotMounted = errors.New("no mount of graze is there")
+
+// ours returns the mount on dir if it is of this package.
+func ours(dir string) (*mountinfo.Info, error) {
+	dir, err := resolve(dir)
+	if err != nil {
+		return nil, err
+	}
+	switch at, err := topMount(dir); {
+	case err != nil:
+		return nil, err
+	case at == nil:
+		return nil, fmt.Errorf("%w: nothing is mounted", ErrNotMounted)
+	case at.FSType != fsType:
+		return nil, fmt.Errorf("%w, but one of type %s", ErrNotMounted, at.FSType)
+	default:
+		return at, nil
+	}
+}
+
+// abort ends the connection of the file system with the device number 0:minor,
+// if there is any. The kernel's control file system is mounted for this, but in
+// no place, since not all hosts have it.
+func abort(minor int) error {
+	fsfd, err := unix.Fsopen("fusectl", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("open fusectl: %w", err)
+	}
+	defer unix.Close(fsfd)
+	if err := unix.FsconfigCreate(fsfd); err != nil {
+		return fmt.Errorf("open fusectl: %w", err)
+	}
+	root, err := unix.Fsmount(fsfd, unix.FSMOUNT_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("mount fusectl: %w", err)
+	}
+	defer unix.Close(root)
+	fd, err := unix.Openat(root, filepath.Join(strconv.Itoa(minor), "abort"), unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil // it has ended
+	} else if err != nil {
+		return fmt.Errorf("abort: %w", err)
+	}
+	defer unix.Close(fd)
+	if _, err := unix.Write(fd, []byte("1")); err != nil {
+		return fmt.Errorf("abort: %w", err)
+	}
+	return nil
+}
