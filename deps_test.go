@@ -37,6 +37,7 @@ var mayImport = map[string][]string{
 	"chaos":                {},
 	"chaos/lab":            {},
 	"chaos/sim":            {"chunk", "scheduler"},
+	"keeper":               {},
 	"latency":              {},
 	"registry":             {},
 	"snapshotter":          {"chunk"},
@@ -46,7 +47,7 @@ var mayImport = map[string][]string{
 	},
 	"node/adminpb": {},
 	"seed":         {"chunk"},
-	"cmd/graze":    {"cri", "image", "node", "origin", "registry"},
+	"cmd/graze":    {"cri", "image", "keeper", "node", "origin", "registry"},
 }
 
 // stdlibOnly lists packages that may import nothing from outside the standard
