@@ -84,10 +84,12 @@ func (s *fakeSystemd) take(text string, fds []int) {
 	closeAll(fds) // that of a barrier too
 }
 
-func (s *fakeSystemd) held() []string {
+// held returns what is held, by name and by number, and the messages that it came
+// with.
+func (s *fakeSystemd) held() (names []string, fds []int, texts []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.names)
+	return slices.Clone(s.names), slices.Clone(s.fds), slices.Clone(s.texts)
 }
 
 // TestSystemd: what a service has put is passed to it when it starts again, and
@@ -107,19 +109,20 @@ func TestSystemd(t *testing.T) {
 	if err := s.Put("a:b", w); err == nil {
 		t.Error("a name that systemd would refuse is sent to it")
 	}
-	if got := systemd.held(); !slices.Equal(got, []string{"mine", "theirs"}) {
-		t.Fatalf("systemd holds %q", got)
+	stored, fds, texts := systemd.held()
+	if !slices.Equal(stored, []string{"mine", "theirs"}) {
+		t.Fatalf("systemd holds %q", stored)
 	}
-	if !strings.Contains(systemd.texts[0], "FDPOLL=0") {
-		t.Errorf("systemd is told %q", systemd.texts[0])
+	if !strings.Contains(texts[0], "FDPOLL=0") {
+		t.Errorf("systemd is told %q", texts[0])
 	}
 	w.Close()
 
 	_, out := helper("service")
 	c := exec.Command("sh", "-c", `LISTEN_PID=$$ exec "$0"`, os.Args[0])
 	c.Env = append(os.Environ(), helperEnv+"=service", "NOTIFY_SOCKET="+systemd.path,
-		"LISTEN_FDS=2", "LISTEN_FDNAMES="+strings.Join(systemd.held(), ":"))
-	for _, fd := range systemd.fds {
+		"LISTEN_FDS=2", "LISTEN_FDNAMES="+strings.Join(stored, ":"))
+	for _, fd := range fds {
 		own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
 		if err != nil {
 			t.Fatal(err)
@@ -135,7 +138,7 @@ func TestSystemd(t *testing.T) {
 	if got := read(t, r, 4); got != "mine" {
 		t.Errorf("the pipe gave %q", got)
 	}
-	if got := systemd.held(); !slices.Equal(got, []string{"theirs"}) {
+	if got, _, _ := systemd.held(); !slices.Equal(got, []string{"theirs"}) {
 		t.Errorf("then systemd holds %q", got)
 	}
 }
