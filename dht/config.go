@@ -83,9 +83,7 @@ func (c Config) complete() (Config, error) {
 		}
 	}
 	if c.Lookup == nil {
-		c.Lookup = func(ctx context.Context, host string) ([]netip.Addr, error) {
-			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-		}
+		c.Lookup = systemLookup
 	}
 	if c.Jitter == 0 {
 		c.Jitter = 2 * time.Second
@@ -100,6 +98,11 @@ func (c Config) complete() (Config, error) {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	return c, nil
+}
+
+// systemLookup resolves the name of a host as the system does.
+func systemLookup(ctx context.Context, host string) ([]netip.Addr, error) {
+	return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 }
 
 // splitAddr splits ip:port.

@@ -3,10 +3,9 @@ package dht
 import (
 	"context"
 	"encoding/hex"
-
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
+	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -15,8 +14,6 @@ import (
 	kad "github.com/libp2p/go-libp2p-kad-dht"
 	"github.com/libp2p/go-libp2p-kad-dht/records"
 	"github.com/libp2p/go-libp2p/core/host"
-	"github.com/libp2p/go-libp2p/core/peer"
-	"github.com/multiformats/go-multiaddr"
 	"github.com/multiformats/go-multihash"
 	"golang.org/x/sync/singleflight"
 
@@ -27,21 +24,23 @@ import (
 const providerProtocol = "/graze"
 
 const (
-	maxProvided   = 4096             // images that one node announces
-	maxHolders    = 20               // holders that one search gives
-	maxRecords    = 1 << 17          // records that a node keeps for others
-	provideTime   = 30 * time.Second // bounds one announcement
-	provideOnce   = 4                // announcements at one time
-	provideRetry  = time.Minute      // after an announcement that failed
-	bootstrapOnce = 3                // peers that are dialled at one time
-	rebootstrap   = 5 * time.Minute  // how often bootstrap peers are looked after
+	maxProvided  = 4096             // images that one node announces
+	maxHolders   = 20               // holders that one search gives
+	maxRecords   = 1 << 17          // records that a node keeps for others
+	provideTime  = 30 * time.Second // bounds one announcement
+	provideOnce  = 4                // announcements at one time
+	provideRetry = time.Minute      // after an announcement that failed
 )
 
 // A ProvidersConfig says how a node takes part in the DHT of images.
 type ProvidersConfig struct {
-	// Bootstrap are multiaddrs, each with the /p2p/ of its peer, of nodes through
-	// which the DHT is joined. One that is alive is enough.
+	// Bootstrap are nodes through which the DHT is joined: multiaddrs, each with
+	// the /p2p/ of its peer, or the host:port at which libp2p listens there. One
+	// that is alive is enough.
 	Bootstrap []string
+
+	// Lookup resolves the names of bootstrap peers; default: the system's resolver.
+	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 
 	// View, if set, gives the members of the own pool. They are bootstrap peers
 	// too, and are left out of what Find gives.
@@ -76,11 +75,11 @@ type Holder struct {
 // record can't be taken back: after Release it lives until its TTL ends, so a
 // holder that is found may hold the image no longer.
 type Providers struct {
-	host      host.Host
-	cfg       ProvidersConfig
-	bootstrap []peer.AddrInfo
-	searches  singleflight.Group
-	wake      chan struct{} // has one element when provided changed
+	host     host.Host
+	cfg      ProvidersConfig
+	gates    []gate
+	searches singleflight.Group
+	wake     chan struct{} // has one element when provided changed
 
 	mu       sync.Mutex
 	run      *running                // guarded by mu; nil unless Run runs
@@ -131,6 +130,9 @@ func NewProviders(h host.Host, cfg ProvidersConfig) (*Providers, error) {
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = 5 * time.Second
 	}
+	if cfg.Lookup == nil {
+		cfg.Lookup = systemLookup
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
@@ -141,11 +143,11 @@ func NewProviders(h host.Host, cfg ProvidersConfig) (*Providers, error) {
 		provided: make(map[chunk.Blob]*provide),
 	}
 	for _, s := range cfg.Bootstrap {
-		info, err := peer.AddrInfoFromString(s)
+		g, err := parseGate(s)
 		if err != nil {
-			return nil, fmt.Errorf("bootstrap peer: %w", err)
+			return nil, err
 		}
-		p.bootstrap = append(p.bootstrap, *info)
+		p.gates = append(p.gates, g)
 	}
 	return p, nil
 }
@@ -193,72 +195,6 @@ func (p *Providers) Stats() ProvidersStats {
 		s.Peers = p.run.dht.RoutingTable().Size()
 	}
 	return s
-}
-
-// bootstrapPeers returns peers through which the DHT can be joined, in random
-// order, those of other pools first.
-func (p *Providers) bootstrapPeers() []peer.AddrInfo {
-	peers := append([]peer.AddrInfo(nil), p.bootstrap...)
-	rand.Shuffle(len(peers), func(i, j int) { peers[i], peers[j] = peers[j], peers[i] })
-	if p.cfg.View == nil {
-		return peers
-	}
-	members := p.cfg.View().Members()
-	for n, i := range rand.Perm(len(members)) {
-		if n == 2*bootstrapOnce {
-			break
-		}
-		if info, ok := addrInfo(&members[i]); ok && info.ID != p.host.ID() {
-			peers = append(peers, info)
-		}
-	}
-	return peers
-}
-
-// addrInfo returns where a member is by libp2p.
-func addrInfo(m *Member) (peer.AddrInfo, bool) {
-	id, err := peer.Decode(string(m.ID))
-	if err != nil || len(m.P2P) == 0 {
-		return peer.AddrInfo{}, false
-	}
-	info := peer.AddrInfo{ID: id}
-	for _, s := range m.P2P {
-		if a, err := multiaddr.NewMultiaddr(s); err == nil {
-			info.Addrs = append(info.Addrs, a)
-		}
-	}
-	return info, len(info.Addrs) > 0
-}
-
-// keepConnected dials bootstrap peers: for ever while nobody is known, and now
-// and then later, so that pools that were apart find each other again.
-func (p *Providers) keepConnected(ctx context.Context, d *kad.IpfsDHT) {
-	for pause := firstPause; ; {
-		peers := p.bootstrapPeers()
-		var wg sync.WaitGroup
-		for _, info := range peers[:min(len(peers), bootstrapOnce)] {
-			wg.Go(func() {
-				ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-				defer cancel()
-				if err := p.host.Connect(ctx, info); err != nil && ctx.Err() == nil {
-					p.cfg.Log.Debug("bootstrap peer does not answer", "peer", info.ID.String(), "err", err)
-				}
-			})
-		}
-		wg.Wait()
-		if d.RoutingTable().Size() == 0 {
-			if !sleep(ctx, jitter(pause)) {
-				return
-			}
-			pause = min(2*pause, longestPause)
-			continue
-		}
-		pause = firstPause
-		p.wakeUp()
-		if !sleep(ctx, jitter(rebootstrap)) {
-			return
-		}
-	}
 }
 
 // imageCID returns the name that an image has in the DHT.

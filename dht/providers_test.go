@@ -3,6 +3,7 @@ package dht
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -13,6 +14,9 @@ import (
 	ds "github.com/ipfs/go-datastore"
 	"github.com/libp2p/go-libp2p"
 	"github.com/libp2p/go-libp2p/core/host"
+	"github.com/libp2p/go-libp2p/core/network"
+	libp2ppeer "github.com/libp2p/go-libp2p/core/peer"
+	"github.com/multiformats/go-multiaddr"
 
 	"graze/chunk"
 )
@@ -123,6 +127,35 @@ func TestOtherPool(t *testing.T) {
 	}
 }
 
+// TestBootstrapByAddress has a node that knows another one by its address alone,
+// or by a name that has several addresses, of which one is nobody's.
+func TestBootstrapByAddress(t *testing.T) {
+	a := startKad(t, "127.0.6.1", ProvidersConfig{})
+	port, err := a.host.Addrs()[0].ValueForProtocol(multiaddr.P_TCP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lookup := func(context.Context, string) ([]netip.Addr, error) {
+		return []netip.Addr{netip.MustParseAddr("127.0.6.99"), netip.MustParseAddr("127.0.6.1")}, nil
+	}
+	for i, cfg := range []ProvidersConfig{
+		{Bootstrap: []string{"127.0.6.1:" + port}},
+		{Bootstrap: []string{"pool.example:" + port}, Lookup: lookup},
+	} {
+		b := startKad(t, fmt.Sprintf("127.0.6.%d", 2+i), cfg)
+		eventually(t, "the nodes don't meet", func() bool { return b.Stats().Peers > 0 })
+		if id, err := libp2ppeer.Decode(string(a.id())); err != nil || b.host.Network().Connectedness(id) != network.Connected {
+			t.Errorf("not connected to %s: %v", a.id(), err)
+		}
+	}
+	alone := startKad(t, "127.0.6.9", ProvidersConfig{})
+	self := gate{addr: alone.host.Addrs()[0].String()}
+	self.addr = "127.0.6.9:" + strings.TrimPrefix(self.addr, "/ip4/127.0.6.9/tcp/")
+	if err := self.open(t.Context(), alone.host, systemLookup); err != nil {
+		t.Error("a node that is its own bootstrap peer: ", err)
+	}
+}
+
 // TestViewBootstraps has a node that knows others only as members of its pool.
 func TestViewBootstraps(t *testing.T) {
 	a := startKad(t, "127.0.3.1", ProvidersConfig{})
@@ -189,6 +222,7 @@ func TestProvidersRefuse(t *testing.T) {
 		want string
 	}{
 		{"bootstrap without peer", ProvidersConfig{Bootstrap: []string{"/ip4/10.0.0.1/tcp/1"}}, "bootstrap peer"},
+		{"bootstrap without port", ProvidersConfig{Bootstrap: []string{"10.0.0.1"}}, "bootstrap peer"},
 		{"refresh after the end", ProvidersConfig{TTL: time.Minute, Refresh: time.Minute}, "live 1m"},
 	} {
 		if _, err := NewProviders(h, tt.cfg); err == nil || !strings.Contains(err.Error(), tt.want) {
