@@ -20,7 +20,8 @@ const (
 	// for it, or nobody.
 	readerStall = time.Second
 	otherStall  = 5 * time.Second
-	// probeTimeout bounds what former homes may take.
+	// probeTimeout is how long those that are asked before the origin may take for
+	// the next answer.
 	probeTimeout = time.Second
 )
 
@@ -288,6 +289,9 @@ func (st *state) busy(sr *search, wait time.Duration) {
 	}
 	switch {
 	case sr.mode == ModeHeld:
+		if sr.level == originLevel && sr.peer.tier == TierOutside {
+			sr.later, sr.peerWait = append(sr.later, sr.peer.id), wait
+		}
 		st.seek(sr)
 	case sr.waits < most:
 		st.pause(sr, wait)
@@ -306,8 +310,8 @@ func (s *Scheduler) converse(ctx context.Context, c *call) {
 	t.cancel = cancel
 	defer cancel(nil)
 	if c.level == originLevel {
-		timer := time.AfterFunc(probeTimeout, func() { cancel(errSlowBody) })
-		defer timer.Stop()
+		t.probe = time.AfterFunc(probeTimeout, func() { cancel(errSlowBody) })
+		defer t.probe.Stop()
 	}
 	err := s.cfg.Peers.Fetch(fctx, c.peer.id, req, t.got)
 	if err != nil && context.Cause(fctx) == errSlowBody {
@@ -330,6 +334,7 @@ type talk struct {
 	tier   Tier
 	items  []talkItem
 	cancel context.CancelCauseFunc
+	probe  *time.Timer // of a call to those that are asked before the origin: ends it
 }
 
 // A talkItem is an item of the request, and the slots of its parts.
@@ -423,6 +428,9 @@ func (t *talk) scope(a *PeerAnswer) ([]int, error) {
 
 // got takes one answer.
 func (t *talk) got(a *PeerAnswer, body io.Reader) error {
+	if t.probe != nil {
+		t.probe.Reset(probeTimeout)
+	}
 	slots, err := t.scope(a)
 	if err != nil {
 		return err
@@ -526,6 +534,9 @@ func (t *talk) read(body io.Reader, p []byte) error {
 			return fmt.Errorf("read a chunk: %w", err)
 		}
 		timer.Reset(patience)
+		if t.probe != nil {
+			t.probe.Reset(probeTimeout)
+		}
 	}
 	return nil
 }

@@ -42,7 +42,8 @@ type Cluster interface {
 	// Route says who is to be asked for the chunks of span. It appends to dst's
 	// slices.
 	Route(span *chunk.Span, dst *Route)
-	// Place says where a node is; ok is false if it is no member.
+	// Place says where a node is; ok is false if it is neither a member nor one
+	// that Route may name.
 	Place(id chunk.PeerID) (p Place, ok bool)
 	// Share is the part of the cluster's registry budget that is this node's,
 	// from 0 to 1.
@@ -50,7 +51,10 @@ type Cluster interface {
 }
 
 // A Place says where a node is.
-type Place struct{ Rack, Zone string }
+type Place struct {
+	Rack, Zone string
+	Outside    bool // of the cluster
+}
 
 // A Route is who may be asked for the chunks of a span. This node may be in it.
 type Route struct {
@@ -61,6 +65,9 @@ type Route struct {
 	Cluster []chunk.PeerID
 	// Former are nodes that were first in line until lately.
 	Former []chunk.PeerID
+	// Outside are nodes outside the cluster that say they hold the image that the
+	// span belongs to; the most promising first.
+	Outside []chunk.PeerID
 	// Epoch names the view of the members that all this was taken from.
 	Epoch uint64
 }
@@ -154,6 +161,7 @@ const (
 	TierRack Tier = iota
 	TierZone
 	TierFar
+	TierOutside // of the cluster
 	numTiers
 )
 
@@ -164,6 +172,8 @@ func (t Tier) String() string {
 		return "rack"
 	case TierZone:
 		return "zone"
+	case TierOutside:
+		return "outside"
 	}
 	return "far"
 }
@@ -171,6 +181,8 @@ func (t Tier) String() string {
 // tierOf returns how far b is from a.
 func tierOf(a, b Place) Tier {
 	switch {
+	case a.Outside || b.Outside:
+		return TierOutside
 	case a.Zone != b.Zone:
 		return TierFar
 	case a.Rack != b.Rack:

@@ -68,7 +68,9 @@
 // still reads. chaos/sim checks all this over random views and crashes.
 //
 // Before a cluster home asks the origin, it asks those that were home until
-// lately and, in its first minutes, those next in line, for what they hold.
+// lately and, in its first minutes, those next in line, for what they hold. Then
+// it asks nodes outside the cluster, if any are known to hold the image; and all
+// of them again when the origin did not answer.
 // Whoever fetches a span from the origin keeps all its chunks, and goes on when
 // those who asked have left.
 //

@@ -19,7 +19,7 @@ func (st *state) probes(f *fetch) bool {
 	}
 	f.probed = true
 	t := st.aim(&f.span)
-	route := &Route{Former: slices.Clone(t.route.Former), Cluster: t.route.Cluster, Epoch: t.route.Epoch}
+	route := &Route{Former: slices.Clone(t.route.Former), Cluster: t.route.Cluster, Outside: t.route.Outside, Epoch: t.route.Epoch}
 	if st.young.IsZero() || st.now.Before(st.young) {
 		for _, id := range t.route.Cluster[:min(len(t.route.Cluster), 3)] {
 			if !slices.Contains(route.Former, id) {
@@ -28,13 +28,14 @@ func (st *state) probes(f *fetch) bool {
 		}
 	}
 	f.route = route
-	return slices.ContainsFunc(route.Former, func(id chunk.PeerID) bool {
+	usable := func(id chunk.PeerID) bool {
 		if id == st.self || slices.Contains(f.via, id) {
 			return false
 		}
 		p := st.peer(id)
 		return p != nil && p.usable(st.now, true)
-	})
+	}
+	return slices.ContainsFunc(route.Former, usable) || slices.ContainsFunc(route.Outside, usable)
 }
 
 // probe has former homes be asked for w's chunk.
@@ -42,7 +43,8 @@ func (st *state) probe(w *want, c chunk.Class) {
 	f := w.fetch
 	part := slices.Index(f.wants, w)
 	t := &target{span: f.span, route: *f.route}
-	if st.target != nil && sameSpan(&st.target.span, &f.span) && slices.Equal(st.target.route.Former, f.route.Former) {
+	if st.target != nil && sameSpan(&st.target.span, &f.span) &&
+		slices.Equal(st.target.route.Former, f.route.Former) && slices.Equal(st.target.route.Outside, f.route.Outside) {
 		t = st.target
 	}
 	st.target = t

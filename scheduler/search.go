@@ -125,6 +125,9 @@ type search struct {
 
 	hints     []*peer        // said to hold the chunk, and not asked yet
 	asked     []chunk.PeerID // as holders
+	outside   bool           // nodes outside the cluster are among the hints, or were asked
+	later     []chunk.PeerID // of those, the ones that were busy
+	peerWait  time.Duration  // for how long they said
 	tried     []chunk.PeerID // as homes, without success
 	redirects int
 	waits     int
@@ -292,6 +295,9 @@ func (st *state) seek(sr *search) {
 		if p := st.pickHome(sr, route.Former); p != nil {
 			sr.tried = append(sr.tried, p.id)
 			st.send(sr, p, ModeHeld)
+			return
+		}
+		if st.askOutside(sr) {
 			return
 		}
 		f := sr.want.fetch

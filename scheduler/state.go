@@ -516,7 +516,9 @@ func (st *state) resume(fetches []*fetch) {
 			continue
 		}
 		f.stage = queued
-		st.lane(&f.span).queue.push(f)
+		if !st.probeAgain(f) {
+			st.lane(&f.span).queue.push(f)
+		}
 	}
 }
 

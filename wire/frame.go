@@ -105,6 +105,9 @@ func AppendRequest(b []byte, q *Request) ([]byte, error) {
 	for _, id := range q.Via {
 		pb.Via = append(pb.Via, string(id))
 	}
+	for _, digest := range q.Images {
+		pb.Images = append(pb.Images, string(digest))
+	}
 	for i := range q.Items {
 		it := &wirepb.Item{Span: spanToPB(&q.Items[i].Span)}
 		for _, p := range q.Items[i].Parts {
@@ -161,8 +164,8 @@ func decodeRequest(header []byte) (*Request, error) {
 	if pb.GetClass() > math.MaxUint8 || pb.GetMode() > math.MaxUint8 || pb.GetLevel() > math.MaxUint8 {
 		return nil, fmt.Errorf("class %d, mode %d, level %d", pb.GetClass(), pb.GetMode(), pb.GetLevel())
 	}
-	if len(pb.GetItems()) > MaxItems || len(pb.GetVia()) > MaxVia {
-		return nil, fmt.Errorf("%d items and %d nodes that passed it on", len(pb.GetItems()), len(pb.GetVia()))
+	if len(pb.GetItems()) > MaxItems || len(pb.GetVia()) > MaxVia || len(pb.GetImages()) > MaxImages {
+		return nil, fmt.Errorf("%d items, %d nodes that passed it on, %d images", len(pb.GetItems()), len(pb.GetVia()), len(pb.GetImages()))
 	}
 	deadline, err := duration(pb.GetDeadline())
 	if err != nil {
@@ -174,6 +177,9 @@ func decodeRequest(header []byte) (*Request, error) {
 	}
 	for _, id := range pb.GetVia() {
 		q.Via = append(q.Via, chunk.PeerID(id))
+	}
+	for _, digest := range pb.GetImages() {
+		q.Images = append(q.Images, chunk.Blob(digest))
 	}
 	for i, it := range pb.GetItems() {
 		if q.Items[i].Span, err = spanFromPB(it.GetSpan(), false); err != nil {

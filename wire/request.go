@@ -15,6 +15,7 @@ const (
 	MaxParts        = 1024 // of all spans of a request, those of windows among them
 	MaxVia          = 8
 	MaxRepositories = 8
+	MaxImages       = 4
 	MaxLevel        = 1
 	MaxDeadline     = 24 * time.Hour
 
@@ -72,6 +73,10 @@ type Request struct {
 	// Repositories may have the blobs of the items: names of the form
 	// "registry.example/team/app", never URLs.
 	Repositories []string
+
+	// Images have the blobs of the items: digests of manifests. Holders beyond the
+	// node's own cluster are found by them.
+	Images []chunk.Blob
 
 	Items []Item
 }
@@ -142,6 +147,14 @@ func (q *Request) Check() error {
 	}
 	for _, name := range q.Repositories {
 		if err := checkRepository(name); err != nil {
+			return err
+		}
+	}
+	if len(q.Images) > MaxImages {
+		return fmt.Errorf("%d images, the limit is %d", len(q.Images), MaxImages)
+	}
+	for _, digest := range q.Images {
+		if err := checkBlob(digest); err != nil {
 			return err
 		}
 	}

@@ -33,11 +33,19 @@ func checkSpan(s *chunk.Span, m Mode) error {
 	return checkWindow(s)
 }
 
+// checkBlob accepts the digest of a blob.
+func checkBlob(b chunk.Blob) error {
+	if digest, ok := strings.CutPrefix(string(b), "sha256:"); !ok || len(digest) != 64 ||
+		strings.Trim(digest, "0123456789abcdef") != "" {
+		return fmt.Errorf("%.80q is no digest of a blob", string(b))
+	}
+	return nil
+}
+
 // checkPlace checks where the span's encoded bytes are.
 func checkPlace(s *chunk.Span) error {
-	if digest, ok := strings.CutPrefix(string(s.Blob), "sha256:"); !ok || len(digest) != 64 ||
-		strings.Trim(digest, "0123456789abcdef") != "" {
-		return fmt.Errorf("%.80q is no digest of a blob", string(s.Blob))
+	if err := checkBlob(s.Blob); err != nil {
+		return err
 	}
 	if s.Off < 0 || s.Len <= 0 || s.Off > math.MaxInt64-s.Len {
 		return fmt.Errorf("bytes %d+%d of a blob can't be", s.Off, s.Len)

@@ -30,6 +30,7 @@ func full() *Request {
 		Class: chunk.Prefetch, Deadline: 1500 * time.Millisecond, Mode: Home, Level: 1,
 		Via: []chunk.PeerID{"12D3KooWA", "12D3KooWB"}, Epoch: math.MaxUint64,
 		Repositories: []string{"registry.example:5000/team/app", "[::1]:5000/x"},
+		Images:       []chunk.Blob{chunk.Blob("sha256:" + strings.Repeat("1f", 32))},
 		Items: []Item{
 			{
 				Span: chunk.Span{
@@ -142,6 +143,8 @@ func TestRequestCheck(t *testing.T) {
 		{"no path", func(q *Request) { q.Repositories[0] = "host" }, "no name of a repository"},
 		{"query", func(q *Request) { q.Repositories[0] = "host/x?y=z" }, "no name of a repository"},
 		{"long repository", func(q *Request) { q.Repositories[0] = "h/" + strings.Repeat("x", maxRepository) }, "no name of a repository"},
+		{"many images", func(q *Request) { q.Images = make([]chunk.Blob, MaxImages+1) }, "images"},
+		{"image is a name", func(q *Request) { q.Images[0] = "registry.example/app" }, "digest of a blob"},
 		{"nothing", func(q *Request) { q.Items = nil }, "nothing"},
 		{"too many items", func(q *Request) { *q = *many(MaxItems + 1) }, "items"},
 		{"too many parts", func(q *Request) { *q = *many(MaxItems); q.Items[0].Span.Parts = make([]chunk.Part, 2) }, "parts"},

@@ -36,6 +36,7 @@ type Request struct {
 	Epoch         uint64                 `protobuf:"varint,6,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Repositories  []string               `protobuf:"bytes,7,rep,name=repositories,proto3" json:"repositories,omitempty"`
 	Items         []*Item                `protobuf:"bytes,8,rep,name=items,proto3" json:"items,omitempty"`
+	Images        []string               `protobuf:"bytes,9,rep,name=images,proto3" json:"images,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -122,6 +123,13 @@ func (x *Request) GetRepositories() []string {
 func (x *Request) GetItems() []*Item {
 	if x != nil {
 		return x.Items
+	}
+	return nil
+}
+
+func (x *Request) GetImages() []string {
+	if x != nil {
+		return x.Images
 	}
 	return nil
 }
@@ -563,7 +571,7 @@ var File_wire_wirepb_wire_proto protoreflect.FileDescriptor
 
 const file_wire_wirepb_wire_proto_rawDesc = "" +
 	"\n" +
-	"\x16wire/wirepb/wire.proto\x12\rgraze.wire.v1\"\xdc\x01\n" +
+	"\x16wire/wirepb/wire.proto\x12\rgraze.wire.v1\"\xf4\x01\n" +
 	"\aRequest\x12\x14\n" +
 	"\x05class\x18\x01 \x01(\rR\x05class\x12\x1a\n" +
 	"\bdeadline\x18\x02 \x01(\x04R\bdeadline\x12\x12\n" +
@@ -572,7 +580,8 @@ const file_wire_wirepb_wire_proto_rawDesc = "" +
 	"\x03via\x18\x05 \x03(\tR\x03via\x12\x14\n" +
 	"\x05epoch\x18\x06 \x01(\x04R\x05epoch\x12\"\n" +
 	"\frepositories\x18\a \x03(\tR\frepositories\x12)\n" +
-	"\x05items\x18\b \x03(\v2\x13.graze.wire.v1.ItemR\x05items\"E\n" +
+	"\x05items\x18\b \x03(\v2\x13.graze.wire.v1.ItemR\x05items\x12\x16\n" +
+	"\x06images\x18\t \x03(\tR\x06images\"E\n" +
 	"\x04Item\x12'\n" +
 	"\x04span\x18\x01 \x01(\v2\x13.graze.wire.v1.SpanR\x04span\x12\x14\n" +
 	"\x05parts\x18\x02 \x03(\rR\x05parts\"\xd7\x01\n" +

@@ -1,0 +1,54 @@
+package scheduler
+
+import (
+	"slices"
+
+	"graze/chunk"
+)
+
+// Nodes outside the cluster that are said to hold an image are asked for its
+// chunks when the origin would be next: by the cluster home, for all, and only
+// for what they hold.
+
+// askOutside has sr, of level 2, ask such a node. It reports false when none is
+// left to be asked. Those that were busy are asked again after a pause, as to ask
+// the origin costs more.
+func (st *state) askOutside(sr *search) bool {
+	if !sr.outside {
+		sr.outside = true
+		st.hint(sr, sr.target.route.Outside)
+	}
+	if p := st.pickHolder(sr); p != nil {
+		st.send(sr, p, ModeHeld)
+		return true
+	}
+	if len(sr.later) == 0 || sr.waits >= maxWaits {
+		return false
+	}
+	sr.asked = slices.DeleteFunc(sr.asked, func(id chunk.PeerID) bool { return slices.Contains(sr.later, id) })
+	st.hint(sr, sr.later)
+	sr.later = nil
+	st.pause(sr, sr.peerWait)
+	return true
+}
+
+// probeAgain has the nodes that may hold f's chunks be asked once more: the origin
+// did not answer, and one of them may be back, or be new. It reports whether
+// anybody is asked.
+func (st *state) probeAgain(f *fetch) bool {
+	if st.cluster == nil || causeOf(f.failures.last) != unavailable {
+		return false
+	}
+	f.probed = false
+	if !st.probes(f) {
+		return false
+	}
+	f.stage = probing
+	for _, w := range f.wants {
+		if f.stage == probing && f.brings(w) && len(w.asks) > 0 && w.search == nil {
+			st.probe(w, f.class)
+		}
+	}
+	st.probedAll(f)
+	return true
+}
