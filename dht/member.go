@@ -75,6 +75,20 @@ func (m *Member) effective() uint16 {
 	return m.Weight
 }
 
+// Check reports what is wrong with the names and the bulk address of m, which may
+// be a stranger's words.
+func (m *Member) Check() error {
+	for _, text := range []struct{ what, s string }{{"name", m.Name}, {"rack", m.Rack}, {"zone", m.Zone}} {
+		if err := checkText(text.what, text.s); err != nil {
+			return err
+		}
+	}
+	if m.Bulk == "" {
+		return nil
+	}
+	return checkHostPort("bulk address", m.Bulk)
+}
+
 // checkID reports what is wrong with a peer ID.
 func checkID(id string) error {
 	if id == "" || len(id) > maxID {

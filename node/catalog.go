@@ -25,6 +25,7 @@ type blobSource struct {
 	Size       int64      `json:"size"`
 
 	holder chunk.PeerID // a node that is known to have the blob; may be empty
+	image  chunk.Blob   // that the blob is of; "" if that is not known
 }
 
 // A catalog knows where the blobs that spans name can be read from. It is the
@@ -40,8 +41,14 @@ type catalog struct {
 
 	mu      sync.Mutex                  // guards what follows
 	sources map[chunk.Blob][]blobSource // of blobs in use
-	hints   map[chunk.Blob][]string     // repositories of blobs that other nodes asked for
+	hints   map[chunk.Blob]blobHint     // of blobs that other nodes asked for
 	checked map[chunk.Blob]bool         // those of them that local has and that were compared with their digest
+}
+
+// A blobHint says what a request of another node knows of a blob.
+type blobHint struct {
+	repositories []string
+	images       []chunk.Blob
 }
 
 // newCatalog returns a catalog that reads blobs from local, and the others
@@ -51,7 +58,7 @@ func newCatalog(client *origin.Client, local blobDir) *catalog {
 		client:  client,
 		local:   local,
 		sources: make(map[chunk.Blob][]blobSource),
-		hints:   make(map[chunk.Blob][]string),
+		hints:   make(map[chunk.Blob]blobHint),
 		checked: make(map[chunk.Blob]bool),
 	}
 }
@@ -96,7 +103,7 @@ func (c *catalog) ReadRange(ctx context.Context, blob chunk.Blob, off, n int64) 
 	}
 	c.mu.Lock()
 	sources := c.sources[blob]
-	for _, repository := range c.hints[blob] {
+	for _, repository := range c.hints[blob].repositories {
 		sources = append(sources[:len(sources):len(sources)], blobSource{Repository: repository, Digest: blob, Size: origin.UnknownSize})
 	}
 	c.mu.Unlock()
@@ -119,25 +126,44 @@ func (c *catalog) ReadRange(ctx context.Context, blob chunk.Blob, off, n int64) 
 // maxHints bounds the blobs whose repositories are remembered for other nodes.
 const maxHints = 4096
 
-// hint remembers where a span that another node asks for can be read from: this
-// node need not know the image.
-func (c *catalog) hint(span *chunk.Span, repositories []string) {
+// hint remembers where a span that another node asks for can be read from, and
+// which images it is of: this node need not know them.
+func (c *catalog) hint(span *chunk.Span, repositories []string, images []chunk.Blob) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.hintLocked(span.Blob, repositories)
+	c.hintLocked(span.Blob, repositories, images)
 	if span.Window != nil {
-		c.hintLocked(span.Window.Span.Blob, repositories)
+		c.hintLocked(span.Window.Span.Blob, repositories, images)
 	}
 }
 
-func (c *catalog) hintLocked(blob chunk.Blob, repositories []string) {
-	if slices.Equal(c.hints[blob], repositories) {
+func (c *catalog) hintLocked(blob chunk.Blob, repositories []string, images []chunk.Blob) {
+	if old := c.hints[blob]; slices.Equal(old.repositories, repositories) && slices.Equal(old.images, images) {
 		return
 	}
 	if len(c.hints) >= maxHints {
 		clear(c.hints) // those in use are hinted at again with the next request
 	}
-	c.hints[blob] = slices.Clone(repositories)
+	c.hints[blob] = blobHint{slices.Clone(repositories), slices.Clone(images)}
+}
+
+// appendImages appends the images that a span is of, as far as they are known and
+// as many as a request can carry.
+func (c *catalog) appendImages(list []chunk.Blob, span *chunk.Span) []chunk.Blob {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	add := func(image chunk.Blob) {
+		if image != "" && len(list) < wire.MaxImages && !slices.Contains(list, image) {
+			list = append(list, image)
+		}
+	}
+	for _, s := range c.sources[span.Blob] {
+		add(s.image)
+	}
+	for _, image := range c.hints[span.Blob].images {
+		add(image)
+	}
+	return list
 }
 
 // appendRepositories appends the repositories that have the blobs of a span, as
@@ -159,7 +185,7 @@ func (c *catalog) appendRepositories(list []string, span *chunk.Span) []string {
 				list = append(list, repository)
 			}
 		}
-		for _, repository := range c.hints[blob] {
+		for _, repository := range c.hints[blob].repositories {
 			if len(list) < wire.MaxRepositories && !slices.Contains(list, repository) {
 				list = append(list, repository)
 			}

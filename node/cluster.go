@@ -63,6 +63,14 @@ type ClusterConfig struct {
 	// or which indexes an image has, is used by all nodes. Default: 5 seconds;
 	// negative: each node asks each time.
 	TagFreshness time.Duration
+	// Bootstrap are nodes of other pools: multiaddrs that end with /p2p/ and the
+	// node's ID, or the host:port of its P2P. One of them is enough to find all
+	// holders of an image there; Outside is set with it.
+	Bootstrap []string
+
+	// Outside has the node find holders of images outside its gossip pool, and be
+	// found by them.
+	Outside bool
 
 	// Plain leaves bulk bytes unencrypted. All nodes must agree on it.
 	Plain bool
@@ -89,6 +97,7 @@ const (
 type members struct {
 	host    *peer.Host
 	dht     *dht.Cluster
+	outside *outside // nil if the node looks for nobody outside its pool
 	catalog *catalog
 	log     *slog.Logger
 	rack    string
@@ -163,6 +172,9 @@ func (n *Node) join(cfg ClusterConfig) (*members, error) {
 		return nil, errors.Join(err, host.Close())
 	}
 	m := &members{host: host, dht: cluster, catalog: n.catalog, log: n.log, rack: cfg.Rack}
+	if m.outside, err = n.newOutside(&cfg, m); err != nil {
+		return nil, errors.Join(err, host.Close())
+	}
 	return m, nil
 }
 
@@ -194,12 +206,16 @@ func hostOf(addr string) string {
 	return addr
 }
 
-// run takes part in the cluster until ctx is done.
-func (m *members) run(ctx context.Context) error {
+// run takes part in the cluster until ctx is done. held returns the images that
+// the node has.
+func (m *members) run(ctx context.Context, held func() []chunk.Blob) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return m.host.Run(ctx) })
 	g.Go(func() error { return m.dht.Run(ctx) })
 	g.Go(func() error { m.introduce(ctx); return nil })
+	if m.outside != nil {
+		g.Go(func() error { return m.outside.run(ctx, held) })
+	}
 	return g.Wait()
 }
 

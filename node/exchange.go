@@ -32,6 +32,10 @@ func (m *members) Route(span *chunk.Span, dst *scheduler.Route) {
 	for _, home := range view.Former(key, homesPerSpan) {
 		dst.Former = append(dst.Former, home.ID)
 	}
+	if m.outside != nil {
+		var room [wire.MaxImages]chunk.Blob
+		dst.Outside = m.outside.appendHolders(dst.Outside, m.catalog.appendImages(room[:0], span))
+	}
 	dst.Epoch = view.Epoch()
 }
 
@@ -41,10 +45,13 @@ func (m *members) Self() chunk.PeerID { return m.host.ID() }
 // Place implements scheduler.Cluster.
 func (m *members) Place(id chunk.PeerID) (scheduler.Place, bool) {
 	member := m.dht.View().Member(id)
-	if member == nil {
-		return scheduler.Place{}, false
+	switch {
+	case member != nil:
+		return scheduler.Place{Rack: member.Rack, Zone: member.Zone}, true
+	case m.outside != nil:
+		return m.outside.place(id)
 	}
-	return scheduler.Place{Rack: member.Rack, Zone: member.Zone}, true
+	return scheduler.Place{}, false
 }
 
 // A share is the part of the cluster's homes that a node has in one view.
@@ -85,6 +92,10 @@ func (m *members) Fetch(ctx context.Context, to chunk.PeerID, req *scheduler.Pee
 	target := peer.Target{ID: to}
 	if member := m.dht.View().Member(to); member != nil {
 		target.Addr = member.Bulk
+	} else if m.outside != nil {
+		if holder, ok := m.outside.node(to); ok {
+			target.Addr = holder.bulk
+		}
 	}
 	out := &wire.Request{
 		Class:    req.Class,
@@ -99,6 +110,7 @@ func (m *members) Fetch(ctx context.Context, to chunk.PeerID, req *scheduler.Pee
 		out.Items[i] = wire.Item{Span: item.Span, Parts: item.Parts}
 		if req.Mode == scheduler.ModeHome {
 			out.Repositories = m.catalog.appendRepositories(out.Repositories, &item.Span)
+			out.Images = m.catalog.appendImages(out.Images, &item.Span)
 		}
 	}
 	return m.host.Fetch(ctx, target, out, func(a *wire.Answer, body io.Reader) error {
@@ -130,8 +142,11 @@ func (s server) ServeChunks(ctx context.Context, from chunk.PeerID, req *wire.Re
 	for i, item := range req.Items {
 		in.Items[i] = scheduler.PeerItem{Span: item.Span, Parts: item.Parts}
 		if req.Mode == wire.Home {
-			s.node.catalog.hint(&item.Span, req.Repositories)
+			s.node.catalog.hint(&item.Span, req.Repositories, req.Images)
 		}
+	}
+	if o := s.node.members.outside; o != nil && req.Mode == wire.Home {
+		o.find(ctx, req.Images)
 	}
 	return s.node.sched.Serve(ctx, from, in, responder{s.node.members, w})
 }

@@ -27,6 +27,9 @@ func (n *Node) OpenTree(ctx context.Context, img *Image, opts IndexOptions) (*Tr
 	if opts.Keep == nil {
 		opts.Keep = n.keep
 	}
+	if n.members != nil && n.members.outside != nil {
+		n.members.outside.find(ctx, []chunk.Blob{img.Digest})
+	}
 	view, err := n.OpenView(ctx, img, opts)
 	if err != nil {
 		return nil, err
@@ -36,6 +39,9 @@ func (n *Node) OpenTree(ctx context.Context, img *Image, opts IndexOptions) (*Tr
 		// The blob may have been copied along with the image.
 		b.Repository = img.Repository
 		sources = append(sources, b)
+	}
+	for i := range sources {
+		sources[i].image = img.Digest
 	}
 	return &Tree{
 		Image:  img,

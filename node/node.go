@@ -124,7 +124,7 @@ func (n *Node) Run(ctx context.Context) error {
 	below, base := errgroup.WithContext(base)
 	below.Go(func() error { return n.sched.Run(base) })
 	if n.members != nil {
-		below.Go(func() error { return n.members.run(base) })
+		below.Go(func() error { return n.members.run(base, n.held) })
 		below.Go(func() error {
 			n.serveNotices(base)
 			return nil

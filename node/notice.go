@@ -39,6 +39,8 @@ const (
 	lookupNotice = "lookup"
 	// blobNotice asks the home of a blob that is too large for a chunk to have it.
 	blobNotice = "blob"
+	// holdingNotice asks a node outside the pool how much of an image it has.
+	holdingNotice = "holding"
 )
 
 // A notice is a message to another node.
@@ -49,6 +51,7 @@ type notice struct {
 	Index  *wantedIndex `json:"index,omitempty"`
 	Lookup *askedLookup `json:"lookup,omitempty"`
 	Blob   *blobSource  `json:"blob,omitempty"`
+	Image  chunk.Blob   `json:"image,omitempty"` // digest of its manifest
 }
 
 // A noticeReply is the answer to a notice.
@@ -59,6 +62,7 @@ type noticeReply struct {
 
 	Index   *layerRecord `json:"index,omitempty"`
 	Finding *toldFinding `json:"finding,omitempty"`
+	Holding *holding     `json:"holding,omitempty"`
 }
 
 // reasons are those of package chunk's errors that nodes tell each other.
@@ -160,6 +164,8 @@ func (n *Node) onNotice(ctx context.Context, msg notice) (noticeReply, error) {
 		return n.onLookupNotice(ctx, msg.Lookup)
 	case blobNotice:
 		return noticeReply{}, n.onBlobNotice(ctx, msg.Blob)
+	case holdingNotice:
+		return n.onHoldingNotice(msg.Image), nil
 	}
 	return noticeReply{}, fmt.Errorf("notice of unknown kind %.40q", msg.Kind)
 }

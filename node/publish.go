@@ -172,6 +172,7 @@ func (l *Library) publishedIndexes(ctx context.Context, img *Image) (map[chunk.B
 		for layer, rec := range indexRecords(m.Image) {
 			rec.Repository = img.Repository
 			rec.Origin = "referrer " + d.Digest.String()
+			rec.image = img.Digest
 			found[layer] = append(found[layer], rec)
 		}
 	}
@@ -211,7 +212,7 @@ func (l *Library) fetchTree(ctx context.Context, rec layerRecord) ([]byte, error
 	if rec.TreeSize > maxTree {
 		return nil, fmt.Errorf("index %s has %d bytes, more than the %d allowed", rec.Tree, rec.TreeSize, int64(maxTree))
 	}
-	return l.document(ctx, blobSource{Repository: rec.Repository, Digest: rec.Tree, Size: rec.TreeSize}, maxTree)
+	return l.document(ctx, blobSource{Repository: rec.Repository, Digest: rec.Tree, Size: rec.TreeSize, image: rec.image}, maxTree)
 }
 
 // WriteLayout writes the index as an OCI image layout to dir, which is made. It

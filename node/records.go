@@ -33,6 +33,8 @@ type layerRecord struct {
 
 	// Origin says where the index came from, for a person.
 	Origin string `json:"origin"`
+
+	image chunk.Blob // that the index was published for; "" if it was not, or is kept
 }
 
 // A viewExtra is what a view's file keeps besides what package image needs: where

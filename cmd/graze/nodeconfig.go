@@ -57,6 +57,8 @@ type clusterFile struct {
 	Advertise    string   `toml:"advertise" doc:"address without port by which others reach the node; \"\": that of listen, or the machine's first"`
 	Join         []string `toml:"join" doc:"first contacts: \"host:port\" or a name with several addresses"`
 	JoinFile     string   `toml:"join-file" doc:"file with more contacts, one a line"`
+	Bootstrap    []string `toml:"bootstrap" doc:"nodes of other pools with the same key, \"host:port\" of their p2p or multiaddrs: holders of images are found there, too"`
+	Outside      bool     `toml:"outside" doc:"find holders of images outside the pool, and be found; bootstrap sets it"`
 	Rack         string   `toml:"rack" doc:"rack of the node; chunks are looked for there first"`
 	Zone         string   `toml:"zone" doc:"zone of the node"`
 	Seed         bool     `toml:"seed" doc:"hold whole images for the rack"`
@@ -87,6 +89,7 @@ func defaultNodeFile() nodeFile {
 			Join:    []string{},
 			Encrypt: true,
 
+			Bootstrap:    []string{},
 			MemberIndex:  true,
 			TagFreshness: duration(5 * time.Second),
 		},
@@ -183,6 +186,7 @@ func (f *nodeFile) nodeConfig(o *options) (node.Config, error) {
 			KeyFile: c.KeyFile, IdentityFile: c.IdentityFile, Name: c.Name,
 			Bulk: c.Listen, Gossip: c.Gossip, P2P: c.P2P, Advertise: c.Advertise,
 			Join: c.Join, JoinFile: c.JoinFile,
+			Bootstrap: c.Bootstrap, Outside: c.Outside,
 			Rack: c.Rack, Zone: c.Zone, Seed: c.Seed, Weight: c.Weight,
 			OwnIndexes:       !c.MemberIndex,
 			TagFreshness:     time.Duration(c.TagFreshness),
