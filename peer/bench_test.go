@@ -105,6 +105,11 @@ func serveBench() error {
 	return nil
 }
 
+type noMeter struct{}
+
+func (noMeter) patient(*link, int64) {}
+func (noMeter) wrote(int)            {}
+
 func serveRaw(l net.Listener, f *os.File) {
 	for {
 		conn, err := l.Accept()
@@ -120,7 +125,7 @@ func serveRaw(l net.Listener, f *os.File) {
 					return
 				}
 				s := section{f, 0, int64(binary.BigEndian.Uint64(n[:]))}
-				if err := sendfile(raw, s, func(*link, int64) {}); err != nil {
+				if err := sendfile(raw, s, noMeter{}); err != nil {
 					return
 				}
 			}

@@ -47,6 +47,7 @@ type Config struct {
 	Trace  Trace
 
 	alive time.Duration // aliveEvery; shorter in tests
+	knock time.Duration // knockTime; shorter in tests
 }
 
 // Limits bound what other nodes can take from this one.
@@ -113,6 +114,7 @@ func (c Config) withDefaults() (Config, error) {
 		{"Request", &c.Request, 5 * time.Minute},
 		{"Fallback", &c.Fallback, 30 * time.Second},
 		{"alive", &c.alive, aliveEvery},
+		{"knock", &c.knock, knockTime},
 		{"Limits.Retry", &l.Retry, 50 * time.Millisecond},
 	} {
 		if *f.field = cmp.Or(*f.field, f.def); *f.field < 0 {

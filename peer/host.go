@@ -22,6 +22,7 @@ type Host struct {
 	cfg      Config
 	handler  Handler
 	p2p      host.Host
+	door     *doorman
 	tls      *libp2ptls.Identity
 	proofKey [32]byte
 	listener *net.TCPListener
@@ -61,13 +62,14 @@ func New(cfg Config, h Handler) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("bulk listener: %w", err)
 	}
-	p2p, err := newP2P(&cfg)
+	door := &doorman{patience: cfg.knock, waiting: make(map[string]*time.Timer)}
+	p2p, err := newP2P(&cfg, door)
 	if err != nil {
 		listener.Close()
 		return nil, err
 	}
-	return &Host{
-		cfg: cfg, handler: h, p2p: p2p, tls: identity,
+	host := &Host{
+		cfg: cfg, handler: h, p2p: p2p, door: door, tls: identity,
 		proofKey:   cfg.Key.Derive("bulk proof"),
 		listener:   listener.(*net.TCPListener),
 		pool:       pool{conns: cfg.Conns, peers: make(map[chunk.PeerID]*portion)},
@@ -80,7 +82,11 @@ func New(cfg Config, h Handler) (*Host, error) {
 		handshakes: make(chan struct{}, cfg.Limits.Handshakes),
 		links:      make(map[*link]struct{}),
 		callers:    make(map[chunk.PeerID]int),
-	}, nil
+	}
+	door.mu.Lock() // libp2p listens already
+	door.refused = host.reject
+	door.mu.Unlock()
+	return host, nil
 }
 
 // ID returns the name of the node.
@@ -154,6 +160,7 @@ func (h *Host) Close() error {
 	}
 	h.mu.Unlock()
 	h.pool.close()
+	h.door.close()
 	err := h.listener.Close()
 	for _, l := range links {
 		l.Close()

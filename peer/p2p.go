@@ -34,9 +34,12 @@ const (
 	p2pMemory    = 256 << 20
 )
 
+// knockTime is a bit more than libp2p gives a caller to prove who it is.
+const knockTime = 16 * time.Second
+
 // newP2P makes the libp2p host: TCP and nothing else, closed to all who don't
 // have the cluster key.
-func newP2P(cfg *Config) (host.Host, error) {
+func newP2P(cfg *Config, door *doorman) (host.Host, error) {
 	limits := rcmgr.PartialLimitConfig{
 		System: rcmgr.ResourceLimits{
 			Conns: p2pMostConns, ConnsInbound: p2pMostConns, ConnsOutbound: p2pMostConns, FD: p2pMostConns,
@@ -79,6 +82,7 @@ func newP2P(cfg *Config) (host.Host, error) {
 		libp2p.Security(noise.ID, noise.New),
 		libp2p.ResourceManager(resources),
 		libp2p.ConnectionManager(conns),
+		libp2p.ConnectionGater(door),
 		libp2p.WithDialTimeout(cfg.Dial),
 		libp2p.UserAgent("graze"),
 		libp2p.DisableRelay(),

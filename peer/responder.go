@@ -47,7 +47,7 @@ type Responder struct {
 	last  time.Time   // guarded by mu; when an answer was sent
 	timer *time.Timer // guarded by mu; calls alive
 	sent  int         // guarded by mu; whole bodies
-	bytes int64       // guarded by mu; of those
+	bytes int64       // guarded by mu; of bodies, whole or not
 }
 
 func newResponder(ctx context.Context, h *Host, l *link, q *wire.Request) *Responder {
@@ -60,7 +60,7 @@ func newResponder(ctx context.Context, h *Host, l *link, q *wire.Request) *Respo
 
 // Bytes answers with a chunk that is in a file.
 func (w *Responder) Bytes(item, part int, s Section) error {
-	return w.body(item, part, s.Len(), func(l *link) error { return sendSection(l, s, w.patient) })
+	return w.body(item, part, s.Len(), func(l *link) error { return sendSection(l, s, w) })
 }
 
 // Data answers with a chunk that is in memory. It does not keep p.
@@ -68,7 +68,9 @@ func (w *Responder) Data(item, part int, p []byte) error {
 	return w.body(item, part, int64(len(p)), func(l *link) error {
 		for piece := range slices.Chunk(p, sendPiece) {
 			w.patient(l, int64(len(piece)))
-			if _, err := l.Write(piece); err != nil {
+			n, err := l.Write(piece)
+			w.wrote(n)
+			if err != nil {
 				return err
 			}
 		}
@@ -125,7 +127,6 @@ func (w *Responder) send(a *wire.Answer, body func(*link) error) error {
 		return w.err
 	}
 	if a.Status == wire.Bytes {
-		w.bytes += int64(a.Size)
 		w.sent++
 	}
 	return nil
@@ -152,6 +153,10 @@ func (w *Responder) writeLocked(frame []byte, body func(*link) error) error {
 func (w *Responder) patient(l *link, n int64) {
 	l.SetWriteDeadline(time.Now().Add(w.host.cfg.patience(n)))
 }
+
+// wrote notes that n bytes of a body were handed to the system. The caller holds
+// mu.
+func (w *Responder) wrote(n int) { w.bytes += int64(n) }
 
 // failLocked ends the connection, on which half an answer may be.
 func (w *Responder) failLocked(err error) {

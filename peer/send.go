@@ -14,11 +14,17 @@ const sendPiece = 256 << 10
 
 var pieces = sync.Pool{New: func() any { b := make([]byte, sendPiece); return &b }}
 
-// sendSection sends a chunk from its file. Before each piece it calls patient
-// with the size.
-func sendSection(l *link, s Section, patient func(*link, int64)) error {
+// A meter is told of each piece of a body: its size before it is sent, and how
+// much of it was.
+type meter interface {
+	patient(l *link, n int64)
+	wrote(n int)
+}
+
+// sendSection sends a chunk from its file.
+func sendSection(l *link, s Section, m meter) error {
 	if l.tcp != nil {
-		return sendfile(l, s, patient)
+		return sendfile(l, s, m)
 	}
 	buf := pieces.Get().(*[]byte)
 	defer pieces.Put(buf)
@@ -27,8 +33,10 @@ func sendSection(l *link, s Section, patient func(*link, int64)) error {
 		if _, err := s.File().ReadAt(p, s.Offset()+off); err != nil {
 			return fmt.Errorf("read the chunk to send: %w", err)
 		}
-		patient(l, int64(len(p)))
-		if _, err := l.Write(p); err != nil {
+		m.patient(l, int64(len(p)))
+		n, err := l.Write(p)
+		m.wrote(n)
+		if err != nil {
 			return err
 		}
 		off += int64(len(p))
@@ -38,7 +46,7 @@ func sendSection(l *link, s Section, patient func(*link, int64)) error {
 
 // sendfile lets the kernel move the bytes. net.TCPConn.ReadFrom would do it too,
 // but from the file's own offset, which all users of the file share.
-func sendfile(l *link, s Section, patient func(*link, int64)) error {
+func sendfile(l *link, s Section, m meter) error {
 	to, err := l.tcp.SyscallConn()
 	if err != nil {
 		return err
@@ -50,7 +58,7 @@ func sendfile(l *link, s Section, patient func(*link, int64)) error {
 	off := s.Offset()
 	for end := off + s.Len(); off < end; {
 		piece := min(sendPiece, end-off)
-		patient(l, piece)
+		m.patient(l, piece)
 		var n int
 		var serr error
 		cerr := from.Control(func(in uintptr) {
@@ -63,6 +71,7 @@ func sendfile(l *link, s Section, patient func(*link, int64)) error {
 				}
 			})
 		})
+		m.wrote(max(n, 0))
 		switch {
 		case cerr != nil:
 			return cerr

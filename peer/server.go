@@ -91,6 +91,7 @@ func (h *Host) serve(ctx context.Context, l *link) {
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { l.Close() })()
 	s := session{host: h, link: l, requests: make(chan []byte)}
+	defer s.settle()
 	h.tasks.Go(func() {
 		defer cancel()
 		defer close(s.requests)
@@ -116,6 +117,17 @@ type session struct {
 	link     *link
 	requests chan []byte
 	busy     atomic.Bool // a request is being served
+
+	last  int64 // body bytes of the last request, until the client is known to have them
+	taken bool  // the client has ended the connection in a way that says so; set before requests is closed
+}
+
+// settle counts the bytes of the last request as abandoned, unless the client has
+// taken them.
+func (s *session) settle() {
+	if s.last > 0 && !s.taken {
+		s.host.tally.add(s.link.peer, func(t *Traffic) { t.AbandonedOut += uint64(s.last) })
+	}
 }
 
 // read hands over the headers of requests as they come.
@@ -128,6 +140,7 @@ func (s *session) read(ctx context.Context) error {
 			if timedOut(err) && s.busy.Load() {
 				continue
 			}
+			s.taken = s.link.drained(err)
 			return nil
 		}
 		s.link.SetReadDeadline(time.Now().Add(cfg.Stall))
@@ -154,6 +167,7 @@ func (s *session) read(ctx context.Context) error {
 func (s *session) answer(ctx context.Context, header []byte) error {
 	s.busy.Store(true)
 	defer s.busy.Store(false)
+	s.last = 0 // the client asks for more: it has what it was sent
 	h, from := s.host, s.link.peer
 	q, err := wire.DecodeRequest(header)
 	if err != nil {
@@ -168,7 +182,13 @@ func (s *session) answer(ctx context.Context, header []byte) error {
 	w := newResponder(ctx, h, s.link, q)
 	err = h.handle(ctx, from, q, w)
 	err = w.finish(err)
+	if err == nil {
+		s.last = w.bytes
+	}
 	h.tally.add(from, func(t *Traffic) {
+		if err != nil {
+			t.AbandonedOut += uint64(w.bytes)
+		}
 		t.RequestsIn++
 		t.ChunksOut += uint64(w.sent)
 		t.BytesOut += uint64(w.bytes)

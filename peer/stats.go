@@ -14,7 +14,10 @@ type Traffic struct {
 	ChunksIn    uint64 // whole bodies received
 	ChunksOut   uint64 // whole bodies sent
 	BytesIn     uint64 // body bytes received
-	BytesOut    uint64 // body bytes sent
+	BytesOut    uint64 // body bytes handed to the system
+	// AbandonedOut are those of BytesOut in requests that the client ended, or
+	// lost, before it had all: it has got all, some or none of them.
+	AbandonedOut uint64
 
 	Errors     [NumKinds]uint64 // requests to others that ended early, by cause
 	Violations [NumKinds]uint64 // what others did to this server, by kind

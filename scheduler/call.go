@@ -204,6 +204,7 @@ func (st *state) hangUp(c *call, err error, stopped bool) {
 	case errors.Is(err, errLied):
 		p.opened, p.errors, p.probing = 0, 0, false // it is there
 	default:
+		p.broken = err
 		if avoid, d := p.broke(c.lane); avoid {
 			if p.sample == nil {
 				p.sample = c.slots[0].copy()
@@ -319,6 +320,9 @@ func (s *Scheduler) converse(ctx context.Context, c *call) {
 	}
 	tier := &s.counters.tiers[t.tier]
 	tier.requests.Add(1)
+	if err != nil {
+		tier.abandoned.Add(t.bytes)
+	}
 	if err != nil && ctx.Err() == nil {
 		tier.errors.Add(1)
 	}
@@ -333,6 +337,7 @@ type talk struct {
 	call   *call
 	tier   Tier
 	items  []talkItem
+	bytes  int64 // of bodies, whole or not
 	cancel context.CancelCauseFunc
 	probe  *time.Timer // of a call to those that are asked before the origin: ends it
 }
@@ -471,7 +476,6 @@ func (t *talk) receive(slot int, a *PeerAnswer, body io.Reader) error {
 		return err
 	}
 	now := time.Now()
-	s.counters.tiers[t.tier].bytes.Add(int64(len(p)))
 	s.counters.tiers[t.tier].latency.Add(now.Sub(c.begun))
 
 	s.gate.enter(c.class)
@@ -524,6 +528,8 @@ func (t *talk) read(body io.Reader, p []byte) error {
 	defer timer.Stop()
 	for n := 0; n < len(p); {
 		m, err := body.Read(p[n:])
+		t.bytes += int64(m)
+		t.s.counters.tiers[t.tier].bytes.Add(int64(m))
 		if n += m; n == len(p) {
 			return nil
 		}

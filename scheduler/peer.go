@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -74,6 +75,8 @@ type peer struct {
 	slowUntil time.Time
 	slowTimes int
 	banUntil  time.Time
+
+	broken error // what ended the last call that broke
 
 	used  time.Time
 	stats PeerStats
@@ -177,6 +180,19 @@ func (p *peer) state(now time.Time) PeerState {
 		return PeerSlow
 	}
 	return PeerGood
+}
+
+// reason returns in words why the peer is in its state.
+func (p *peer) reason(now time.Time) string {
+	switch p.state(now) {
+	case PeerQuarantined:
+		return fmt.Sprintf("it sent wrong bytes; not asked for %v", p.banUntil.Sub(now).Round(time.Second))
+	case PeerOpen, PeerHalfOpen:
+		return fmt.Sprintf("%d requests broke, the last one: %.200v", p.errors, p.broken)
+	case PeerSlow:
+		return fmt.Sprintf("much slower than the rack; others are home in its place for %v", p.slowUntil.Sub(now).Round(time.Second))
+	}
+	return ""
 }
 
 // peerTable holds the peers that were asked or heard of, and the lanes.

@@ -52,7 +52,7 @@ type clustered struct {
 
 	patience time.Duration // how long a request may take whose deadline is not known
 
-	coalesced, followed, throttled int64
+	coalesced, followed, ignored, throttled int64
 }
 
 func newClustered(cfg *Config) clustered {
@@ -366,7 +366,11 @@ func (st *state) hint(sr *search, holders []chunk.PeerID) {
 		if id == st.self || slices.Contains(sr.asked, id) {
 			continue
 		}
-		if p := st.peer(id); p != nil && !slices.Contains(sr.hints, p) && len(sr.hints) < MaxHolders {
+		p := st.peer(id)
+		if p == nil {
+			st.ignored++
+		}
+		if p != nil && !slices.Contains(sr.hints, p) && len(sr.hints) < MaxHolders {
 			sr.hints = append(sr.hints, p)
 		}
 	}

@@ -47,8 +47,11 @@ type Stats struct {
 // SourceStats counts what one kind of source has delivered.
 type SourceStats struct {
 	Requests int64
-	Bytes    int64 // encoded
+	Bytes    int64 // from the origin encoded; from peers those of bodies, whole or not
 	Errors   int64 // requests that failed
+	// Abandoned are the bytes of requests to peers that did not come to their end,
+	// as they broke, or nobody needed the rest. What was whole of them was used.
+	Abandoned int64
 	// Latency is how long it took until the bytes were there: of each request to
 	// the origin, and of each chunk from a peer.
 	Latency latency.Histogram
@@ -64,6 +67,7 @@ type ClusterStats struct {
 	HedgesWasted int64 // bytes that came from there too late
 	Promoted     int64 // chunks that were asked for again as more urgent
 	Redirects    int64 // redirects that were followed
+	Ignored      int64 // holders that were named and that are no members
 	Coalesced    int64 // parties that joined a fetch that was under way
 	Throttled    int64 // times that the registry's budget made a run wait
 	Quarantined  int   // peers that are avoided for wrong bytes
@@ -120,6 +124,7 @@ type PeerStats struct {
 	Bytes    int64
 	Errors   int64         // requests that broke
 	Corrupt  int64         // chunks that were not what their digest says
+	Reason   string        // why it is in its state; "" if that is good. By a stranger in part
 	Calls    int           // under way
 	PerMiB   time.Duration // mean time that a MiB of a body takes
 }
@@ -138,16 +143,17 @@ type counters struct {
 }
 
 type sourceCounters struct {
-	requests, bytes, errors atomic.Int64
-	latency                 latency.Recorder
+	requests, bytes, errors, abandoned atomic.Int64
+	latency                            latency.Recorder
 }
 
 func (c *sourceCounters) snapshot() SourceStats {
 	return SourceStats{
-		Requests: c.requests.Load(),
-		Bytes:    c.bytes.Load(),
-		Errors:   c.errors.Load(),
-		Latency:  c.latency.Snapshot(),
+		Requests:  c.requests.Load(),
+		Bytes:     c.bytes.Load(),
+		Errors:    c.errors.Load(),
+		Abandoned: c.abandoned.Load(),
+		Latency:   c.latency.Snapshot(),
 	}
 }
 
@@ -211,7 +217,8 @@ func (s *Scheduler) Stats() Stats {
 func (st *state) describe(c *ClusterStats) {
 	h := &st.hedging
 	c.HedgesFired, c.HedgesWon, c.HedgesWasted, c.Promoted = h.fired, h.won, h.wasted, h.promoted
-	c.Redirects, c.Coalesced, c.Throttled = st.followed, st.coalesced, st.throttled
+	c.Redirects, c.Ignored = st.followed, st.ignored
+	c.Coalesced, c.Throttled = st.coalesced, st.throttled
 	all := slices.Collect(maps.Values(st.peers.all))
 	slices.SortFunc(all, func(a, b *peer) int {
 		return cmp.Or(b.used.Compare(a.used), cmp.Compare(a.id, b.id))
@@ -219,6 +226,7 @@ func (st *state) describe(c *ClusterStats) {
 	for i, p := range all {
 		ps := p.stats
 		ps.ID, ps.Tier, ps.State, ps.Calls, ps.PerMiB = p.id, p.tier, p.state(st.now), len(p.calls), p.mean
+		ps.Reason = p.reason(st.now)
 		switch ps.State {
 		case PeerQuarantined:
 			c.Quarantined++
