@@ -72,7 +72,7 @@ func (a admin) Stats(context.Context, *adminpb.StatsRequest) (*adminpb.StatsRepl
 			Hits: s.Reads.Hits, HitBytes: s.Reads.HitBytes,
 			Misses: s.Reads.Misses, MissBytes: s.Reads.MissBytes,
 			WaitP50Ns: int64(s.Reads.WaitP50), WaitP99Ns: int64(s.Reads.WaitP99),
-			Corrupt: s.Reads.Corrupt,
+			Corrupt: s.Reads.Corrupt, Wasted: s.Reads.Wasted,
 		},
 		Store: &adminpb.Store{
 			Bytes: s.Store.Bytes, Limit: s.Store.Limit, Chunks: s.Store.Chunks,
@@ -80,8 +80,9 @@ func (a admin) Stats(context.Context, *adminpb.StatsRequest) (*adminpb.StatsRepl
 		},
 		Served: &adminpb.Served{
 			Requests: s.Served.Requests, Bytes: s.Served.Bytes, Redirects: s.Served.Redirects,
-			Busy: s.Served.Busy, Absent: s.Served.Absent,
+			Busy: s.Served.Busy, Absent: s.Served.Absent, Abandoned: s.Served.Abandoned,
 		},
+		Cluster: clusterToPB(&s.Cluster),
 	}
 	for _, m := range s.Mounts {
 		out := &adminpb.Mount{
@@ -97,6 +98,7 @@ func (a admin) Stats(context.Context, *adminpb.StatsRequest) (*adminpb.StatsRepl
 	for _, src := range s.Sources {
 		reply.Sources = append(reply.Sources, &adminpb.Source{
 			Kind: src.Kind, Name: src.Name, Requests: src.Requests, Bytes: src.Bytes, Errors: src.Errors, Retries: src.Retries,
+			Abandoned: src.Abandoned, Throttled: src.Throttled,
 		})
 	}
 	return reply, nil
@@ -162,6 +164,7 @@ func (a admin) Peers(context.Context, *adminpb.PeersRequest) (*adminpb.PeersRepl
 			Id: p.ID, Name: p.Name, Addr: p.Addr, Rack: p.Rack, Zone: p.Zone, Role: p.Role, Weight: int64(p.Weight),
 			Ready: p.Ready, Self: p.Self, Tier: p.Tier, State: p.State,
 			In: p.In, Out: p.Out, Errors: p.Errors, Corrupt: p.Corrupt, PerMibNs: int64(p.PerMiB),
+			Reason: p.Reason, Violations: p.Violations, SlowReads: p.SlowReads,
 		})
 	}
 	return reply, nil

@@ -16,7 +16,6 @@ import (
 	"graze/chunk"
 	"graze/dht"
 	"graze/peer"
-	"graze/scheduler"
 )
 
 // A ClusterConfig makes a node part of a cluster. Only KeyFile has no default.
@@ -270,54 +269,6 @@ func multiaddr(addr string) (string, error) {
 		return "/ip4/" + host + "/tcp/" + port, nil
 	}
 	return "/ip6/" + host + "/tcp/" + port, nil
-}
-
-// A PeerInfo says what is known of a member of the cluster.
-type PeerInfo struct {
-	ID      string        `json:"id"`
-	Name    string        `json:"name"`
-	Addr    string        `json:"addr"` // at which it serves chunks
-	Rack    string        `json:"rack"`
-	Zone    string        `json:"zone"`
-	Role    string        `json:"role"`
-	Weight  int           `json:"weight"`
-	Ready   bool          `json:"ready"`
-	Self    bool          `json:"self"`
-	Tier    string        `json:"tier"`    // how far away it is: rack, zone or far
-	State   string        `json:"state"`   // whether it is asked for chunks, and why not
-	In      int64         `json:"in"`      // bytes of chunks that came from it
-	Out     int64         `json:"out"`     // that went to it
-	Errors  int64         `json:"errors"`  // requests to it that broke
-	Corrupt int64         `json:"corrupt"` // chunks from it that were not what their digest says
-	PerMiB  time.Duration `json:"per_mib_ns"`
-}
-
-// Peers returns what is known of the members of the cluster, the node itself
-// among them; none, if it works alone.
-func (n *Node) Peers() []PeerInfo {
-	if n.members == nil {
-		return nil
-	}
-	asked := make(map[chunk.PeerID]scheduler.PeerStats)
-	for _, p := range n.sched.Stats().Cluster.Peers {
-		asked[p.ID] = p
-	}
-	traffic := n.members.host.Stats().Peers
-	var list []PeerInfo
-	for _, m := range n.members.dht.View().Members() {
-		info := PeerInfo{
-			ID: string(m.ID), Name: m.Name, Addr: m.Bulk, Rack: m.Rack, Zone: m.Zone,
-			Role: m.Role.String(), Weight: int(weight(&m)), Ready: m.Ready,
-			Self: m.ID == n.members.host.ID(),
-			Out:  int64(traffic[m.ID].BytesOut),
-		}
-		if p, ok := asked[m.ID]; ok {
-			info.Tier, info.State = p.Tier.String(), p.State.String()
-			info.In, info.Errors, info.Corrupt, info.PerMiB = p.Bytes, p.Errors, p.Corrupt, p.PerMiB
-		}
-		list = append(list, info)
-	}
-	return list
 }
 
 // NewClusterKey makes a key for a cluster, in the form that key files have.

@@ -44,7 +44,8 @@ type outside struct {
 	mu     sync.Mutex
 	images map[chunk.Blob]*outsideImage  // guarded by mu
 	nodes  map[chunk.PeerID]*outsideNode // guarded by mu; all holders of images
-	counts struct{ finds, found uint64 } // guarded by mu
+	finds  int64                         // guarded by mu; searches made
+	found  int64                         // guarded by mu; of them, those with a holder
 }
 
 // An outsideImage is an image whose holders are of interest.
@@ -245,6 +246,17 @@ func (o *outside) place(id chunk.PeerID) (scheduler.Place, bool) {
 	return scheduler.Place{Rack: x.rack, Zone: x.zone, Outside: true}, ok
 }
 
+// known returns all holders.
+func (o *outside) known() map[chunk.PeerID]outsideNode {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	nodes := make(map[chunk.PeerID]outsideNode, len(o.nodes))
+	for id, x := range o.nodes {
+		nodes[id] = *x
+	}
+	return nodes
+}
+
 // search looks for the holders of an image, and asks each what it has and where
 // it serves it.
 func (o *outside) search(ctx context.Context, image chunk.Blob) {
@@ -273,7 +285,7 @@ func (o *outside) search(ctx context.Context, image chunk.Blob) {
 
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.counts.finds++
+	o.finds++
 	var holders []chunk.PeerID
 	for _, i := range order {
 		a := answers[i]
@@ -281,7 +293,7 @@ func (o *outside) search(ctx context.Context, image chunk.Blob) {
 		o.nodes[found[i].ID] = &outsideNode{bulk: a.Bulk, name: a.Name, rack: a.Rack, zone: a.Zone}
 	}
 	if len(holders) > 0 {
-		o.counts.found++
+		o.found++
 	}
 	o.settleLocked(image, holders)
 }

@@ -90,7 +90,7 @@ func (r *Remote) Stats(ctx context.Context) (Stats, error) {
 			Hits: reads.GetHits(), HitBytes: reads.GetHitBytes(),
 			Misses: reads.GetMisses(), MissBytes: reads.GetMissBytes(),
 			WaitP50: time.Duration(reads.GetWaitP50Ns()), WaitP99: time.Duration(reads.GetWaitP99Ns()),
-			Corrupt: reads.GetCorrupt(),
+			Corrupt: reads.GetCorrupt(), Wasted: reads.GetWasted(),
 		},
 		Store: StoreStats{
 			Bytes: store.GetBytes(), Limit: store.GetLimit(), Chunks: store.GetChunks(),
@@ -98,8 +98,9 @@ func (r *Remote) Stats(ctx context.Context) (Stats, error) {
 		},
 		Served: ServedStats{
 			Requests: served.GetRequests(), Bytes: served.GetBytes(), Redirects: served.GetRedirects(),
-			Busy: served.GetBusy(), Absent: served.GetAbsent(),
+			Busy: served.GetBusy(), Absent: served.GetAbsent(), Abandoned: served.GetAbandoned(),
 		},
+		Cluster: clusterFromPB(p.GetCluster()),
 	}
 	for _, m := range p.GetMounts() {
 		out := MountStats{
@@ -115,6 +116,7 @@ func (r *Remote) Stats(ctx context.Context) (Stats, error) {
 	for _, src := range p.GetSources() {
 		s.Sources = append(s.Sources, SourceStats{
 			Kind: src.GetKind(), Name: src.GetName(), Requests: src.GetRequests(), Bytes: src.GetBytes(), Errors: src.GetErrors(), Retries: src.GetRetries(),
+			Abandoned: src.GetAbandoned(), Throttled: src.GetThrottled(),
 		})
 	}
 	return s, nil
@@ -170,6 +172,7 @@ func (r *Remote) Peers(ctx context.Context) ([]PeerInfo, error) {
 			ID: p.GetId(), Name: p.GetName(), Addr: p.GetAddr(), Rack: p.GetRack(), Zone: p.GetZone(), Role: p.GetRole(), Weight: int(p.GetWeight()),
 			Ready: p.GetReady(), Self: p.GetSelf(), Tier: p.GetTier(), State: p.GetState(),
 			In: p.GetIn(), Out: p.GetOut(), Errors: p.GetErrors(), Corrupt: p.GetCorrupt(), PerMiB: time.Duration(p.GetPerMibNs()),
+			Reason: p.GetReason(), Violations: p.GetViolations(), SlowReads: p.GetSlowReads(),
 		})
 	}
 	return list, nil

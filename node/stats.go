@@ -20,15 +20,17 @@ type Stats struct {
 	Reads   ReadStats     `json:"reads"`
 	Store   StoreStats    `json:"store"`
 	Served  ServedStats   `json:"served"`
+	Cluster ClusterStats  `json:"cluster"`
 }
 
 // ServedStats tell what other nodes were given.
 type ServedStats struct {
 	Requests  int64 `json:"requests"`
 	Bytes     int64 `json:"bytes"`
-	Redirects int64 `json:"redirects"` // chunks for which they were sent to others
-	Busy      int64 `json:"busy"`      // chunks for which they were asked to wait
-	Absent    int64 `json:"absent"`    // chunks that are not held
+	Abandoned int64 `json:"abandoned_bytes"` // of them, in requests that the other node ended before it had all
+	Redirects int64 `json:"redirects"`       // chunks for which they were sent to others
+	Busy      int64 `json:"busy"`            // chunks for which they were asked to wait
+	Absent    int64 `json:"absent"`          // chunks that are not held
 }
 
 // MountStats tell of one mount.
@@ -66,6 +68,9 @@ type SourceStats struct {
 	Bytes    int64  `json:"bytes"`
 	Errors   int64  `json:"errors"`
 	Retries  int64  `json:"retries"`
+
+	Abandoned int64 `json:"abandoned_bytes"` // of peers: of Bytes, in requests that did not come to their end
+	Throttled int64 `json:"throttled"`       // of registries: answers that there were too many requests
 }
 
 // ReadStats tell how reads of files were answered.
@@ -76,7 +81,8 @@ type ReadStats struct {
 	MissBytes int64         `json:"miss_bytes"`
 	WaitP50   time.Duration `json:"wait_p50_ns"` // of misses
 	WaitP99   time.Duration `json:"wait_p99_ns"`
-	Corrupt   int64         `json:"corrupt"` // chunks that arrived and were thrown away
+	Corrupt   int64         `json:"corrupt"`      // chunks that arrived and were thrown away
+	Wasted    int64         `json:"wasted_bytes"` // that arrived when they were there already
 }
 
 // StoreStats tell of the chunk store.
@@ -100,28 +106,30 @@ func (n *Node) Stats() Stats {
 			WaitP50: s.Wait.Quantile(0.5),
 			WaitP99: s.Wait.Quantile(0.99),
 			Corrupt: s.CorruptChunks,
+			Wasted:  s.Wasted,
 		},
 	}
 	n.mu.Lock()
-	mounts := slices.Clone(n.mounts)
-	n.mu.Unlock()
-	for _, m := range mounts {
+	for _, m := range n.mounts { // a mount that is on the list has not been closed
 		out.Mounts = append(out.Mounts, m.stats())
 	}
+	n.mu.Unlock()
 	for name, h := range n.client.Stats().Hosts {
-		out.Sources = append(out.Sources, SourceStats{Kind: RegistrySource, Name: name, Requests: h.Requests, Bytes: h.Bytes, Errors: h.Errors, Retries: h.Retries})
+		out.Sources = append(out.Sources, SourceStats{Kind: RegistrySource, Name: name, Requests: h.Requests, Bytes: h.Bytes, Errors: h.Errors, Retries: h.Retries, Throttled: h.Throttled})
 	}
 	slices.SortFunc(out.Sources, func(a, b SourceStats) int { return cmp.Compare(a.Name, b.Name) })
 	if n.members != nil {
 		for tier, t := range s.Cluster.Tiers {
 			out.Sources = append(out.Sources, SourceStats{
-				Kind: PeersSource, Name: scheduler.Tier(tier).String(), Requests: t.Requests, Bytes: t.Bytes, Errors: t.Errors,
+				Kind: PeersSource, Name: scheduler.Tier(tier).String(), Requests: t.Requests, Bytes: t.Bytes, Errors: t.Errors, Abandoned: t.Abandoned,
 			})
 		}
+		sent := n.members.host.Stats()
 		out.Served = ServedStats{
-			Requests: s.Cluster.Served, Bytes: s.Cluster.ServedBytes, Redirects: s.Cluster.ServedRedirects,
+			Requests: s.Cluster.Served, Bytes: int64(sent.BytesOut), Abandoned: int64(sent.AbandonedOut), Redirects: s.Cluster.ServedRedirects,
 			Busy: s.Cluster.ServedBusy, Absent: s.Cluster.ServedAbsent,
 		}
+		out.Cluster = n.clusterStats(&s.Cluster)
 	}
 	if n.store != nil {
 		st := n.store.Stats()

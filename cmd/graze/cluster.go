@@ -41,7 +41,7 @@ func newPeers(o *options) *cobra.Command {
 					return o.printJSON(list)
 				}
 				w := tabwriter.NewWriter(o.stdout, 0, 0, 2, ' ', 0)
-				fmt.Fprintln(w, "NODE\tRACK\tROLE\tWEIGHT\tADDRESS\tSTATE\tIN\tOUT\tERRORS\tCORRUPT\tPER MIB")
+				fmt.Fprintln(w, "NODE\tRACK\tROLE\tWEIGHT\tADDRESS\tSTATE\tIN\tOUT\tERRORS\tCORRUPT\tBROKE RULES\tPER MIB\tREASON")
 				for _, p := range list {
 					state := p.State
 					switch {
@@ -52,8 +52,9 @@ func newPeers(o *options) *cobra.Command {
 					case state == "":
 						state = "not asked yet"
 					}
-					fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%d\t%d\t%s\n",
-						p.Name, p.Rack, p.Role, p.Weight, p.Addr, state, size(p.In), size(p.Out), p.Errors, p.Corrupt, short(p.PerMiB))
+					fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\n",
+						p.Name, p.Rack, p.Role, p.Weight, p.Addr, state, size(p.In), size(p.Out), p.Errors, p.Corrupt,
+						p.Violations+p.SlowReads, short(p.PerMiB), p.Reason)
 				}
 				return w.Flush()
 			})

@@ -70,6 +70,7 @@ type StatsReply struct {
 	Reads         *Reads                 `protobuf:"bytes,5,opt,name=reads,proto3" json:"reads,omitempty"`
 	Store         *Store                 `protobuf:"bytes,6,opt,name=store,proto3" json:"store,omitempty"`
 	Served        *Served                `protobuf:"bytes,7,opt,name=served,proto3" json:"served,omitempty"`
+	Cluster       *Cluster               `protobuf:"bytes,8,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -153,6 +154,341 @@ func (x *StatsReply) GetServed() *Served {
 	return nil
 }
 
+func (x *StatsReply) GetCluster() *Cluster {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
+}
+
+type Cluster struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Members        int64                  `protobuf:"varint,1,opt,name=members,proto3" json:"members,omitempty"`
+	Unconfirmed    int64                  `protobuf:"varint,2,opt,name=unconfirmed,proto3" json:"unconfirmed,omitempty"`
+	Unready        int64                  `protobuf:"varint,3,opt,name=unready,proto3" json:"unready,omitempty"`
+	Rejected       map[string]int64       `protobuf:"bytes,4,rep,name=rejected,proto3" json:"rejected,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	GossipRefused  int64                  `protobuf:"varint,5,opt,name=gossip_refused,json=gossipRefused,proto3" json:"gossip_refused,omitempty"`
+	Violations     map[string]int64       `protobuf:"bytes,6,rep,name=violations,proto3" json:"violations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	Errors         map[string]int64       `protobuf:"bytes,7,rep,name=errors,proto3" json:"errors,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	Links          map[string]int64       `protobuf:"bytes,8,rep,name=links,proto3" json:"links,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	SlowReaders    int64                  `protobuf:"varint,9,opt,name=slow_readers,json=slowReaders,proto3" json:"slow_readers,omitempty"`
+	Busy           int64                  `protobuf:"varint,10,opt,name=busy,proto3" json:"busy,omitempty"`
+	Fallbacks      int64                  `protobuf:"varint,11,opt,name=fallbacks,proto3" json:"fallbacks,omitempty"`
+	BadMembers     int64                  `protobuf:"varint,12,opt,name=bad_members,json=badMembers,proto3" json:"bad_members,omitempty"`
+	JoinErrors     int64                  `protobuf:"varint,13,opt,name=join_errors,json=joinErrors,proto3" json:"join_errors,omitempty"`
+	IgnoredHolders int64                  `protobuf:"varint,14,opt,name=ignored_holders,json=ignoredHolders,proto3" json:"ignored_holders,omitempty"`
+	HedgesFired    int64                  `protobuf:"varint,15,opt,name=hedges_fired,json=hedgesFired,proto3" json:"hedges_fired,omitempty"`
+	HedgesWon      int64                  `protobuf:"varint,16,opt,name=hedges_won,json=hedgesWon,proto3" json:"hedges_won,omitempty"`
+	HedgesWasted   int64                  `protobuf:"varint,17,opt,name=hedges_wasted,json=hedgesWasted,proto3" json:"hedges_wasted,omitempty"`
+	Promoted       int64                  `protobuf:"varint,18,opt,name=promoted,proto3" json:"promoted,omitempty"`
+	Redirects      int64                  `protobuf:"varint,19,opt,name=redirects,proto3" json:"redirects,omitempty"`
+	Coalesced      int64                  `protobuf:"varint,20,opt,name=coalesced,proto3" json:"coalesced,omitempty"`
+	Throttled      int64                  `protobuf:"varint,21,opt,name=throttled,proto3" json:"throttled,omitempty"`
+	Quarantined    int64                  `protobuf:"varint,22,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
+	Open           int64                  `protobuf:"varint,23,opt,name=open,proto3" json:"open,omitempty"`
+	Outside        *Outside               `protobuf:"bytes,24,opt,name=outside,proto3" json:"outside,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Cluster) Reset() {
+	*x = Cluster{}
+	mi := &file_node_adminpb_admin_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Cluster) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Cluster) ProtoMessage() {}
+
+func (x *Cluster) ProtoReflect() protoreflect.Message {
+	mi := &file_node_adminpb_admin_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Cluster.ProtoReflect.Descriptor instead.
+func (*Cluster) Descriptor() ([]byte, []int) {
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Cluster) GetMembers() int64 {
+	if x != nil {
+		return x.Members
+	}
+	return 0
+}
+
+func (x *Cluster) GetUnconfirmed() int64 {
+	if x != nil {
+		return x.Unconfirmed
+	}
+	return 0
+}
+
+func (x *Cluster) GetUnready() int64 {
+	if x != nil {
+		return x.Unready
+	}
+	return 0
+}
+
+func (x *Cluster) GetRejected() map[string]int64 {
+	if x != nil {
+		return x.Rejected
+	}
+	return nil
+}
+
+func (x *Cluster) GetGossipRefused() int64 {
+	if x != nil {
+		return x.GossipRefused
+	}
+	return 0
+}
+
+func (x *Cluster) GetViolations() map[string]int64 {
+	if x != nil {
+		return x.Violations
+	}
+	return nil
+}
+
+func (x *Cluster) GetErrors() map[string]int64 {
+	if x != nil {
+		return x.Errors
+	}
+	return nil
+}
+
+func (x *Cluster) GetLinks() map[string]int64 {
+	if x != nil {
+		return x.Links
+	}
+	return nil
+}
+
+func (x *Cluster) GetSlowReaders() int64 {
+	if x != nil {
+		return x.SlowReaders
+	}
+	return 0
+}
+
+func (x *Cluster) GetBusy() int64 {
+	if x != nil {
+		return x.Busy
+	}
+	return 0
+}
+
+func (x *Cluster) GetFallbacks() int64 {
+	if x != nil {
+		return x.Fallbacks
+	}
+	return 0
+}
+
+func (x *Cluster) GetBadMembers() int64 {
+	if x != nil {
+		return x.BadMembers
+	}
+	return 0
+}
+
+func (x *Cluster) GetJoinErrors() int64 {
+	if x != nil {
+		return x.JoinErrors
+	}
+	return 0
+}
+
+func (x *Cluster) GetIgnoredHolders() int64 {
+	if x != nil {
+		return x.IgnoredHolders
+	}
+	return 0
+}
+
+func (x *Cluster) GetHedgesFired() int64 {
+	if x != nil {
+		return x.HedgesFired
+	}
+	return 0
+}
+
+func (x *Cluster) GetHedgesWon() int64 {
+	if x != nil {
+		return x.HedgesWon
+	}
+	return 0
+}
+
+func (x *Cluster) GetHedgesWasted() int64 {
+	if x != nil {
+		return x.HedgesWasted
+	}
+	return 0
+}
+
+func (x *Cluster) GetPromoted() int64 {
+	if x != nil {
+		return x.Promoted
+	}
+	return 0
+}
+
+func (x *Cluster) GetRedirects() int64 {
+	if x != nil {
+		return x.Redirects
+	}
+	return 0
+}
+
+func (x *Cluster) GetCoalesced() int64 {
+	if x != nil {
+		return x.Coalesced
+	}
+	return 0
+}
+
+func (x *Cluster) GetThrottled() int64 {
+	if x != nil {
+		return x.Throttled
+	}
+	return 0
+}
+
+func (x *Cluster) GetQuarantined() int64 {
+	if x != nil {
+		return x.Quarantined
+	}
+	return 0
+}
+
+func (x *Cluster) GetOpen() int64 {
+	if x != nil {
+		return x.Open
+	}
+	return 0
+}
+
+func (x *Cluster) GetOutside() *Outside {
+	if x != nil {
+		return x.Outside
+	}
+	return nil
+}
+
+type Outside struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Enabled       bool                   `protobuf:"varint,1,opt,name=enabled,proto3" json:"enabled,omitempty"`
+	Peers         int64                  `protobuf:"varint,2,opt,name=peers,proto3" json:"peers,omitempty"`
+	Provided      int64                  `protobuf:"varint,3,opt,name=provided,proto3" json:"provided,omitempty"`
+	Announced     int64                  `protobuf:"varint,4,opt,name=announced,proto3" json:"announced,omitempty"`
+	Failed        int64                  `protobuf:"varint,5,opt,name=failed,proto3" json:"failed,omitempty"`
+	Searches      int64                  `protobuf:"varint,6,opt,name=searches,proto3" json:"searches,omitempty"`
+	Found         int64                  `protobuf:"varint,7,opt,name=found,proto3" json:"found,omitempty"`
+	Holders       int64                  `protobuf:"varint,8,opt,name=holders,proto3" json:"holders,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Outside) Reset() {
+	*x = Outside{}
+	mi := &file_node_adminpb_admin_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Outside) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Outside) ProtoMessage() {}
+
+func (x *Outside) ProtoReflect() protoreflect.Message {
+	mi := &file_node_adminpb_admin_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Outside.ProtoReflect.Descriptor instead.
+func (*Outside) Descriptor() ([]byte, []int) {
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Outside) GetEnabled() bool {
+	if x != nil {
+		return x.Enabled
+	}
+	return false
+}
+
+func (x *Outside) GetPeers() int64 {
+	if x != nil {
+		return x.Peers
+	}
+	return 0
+}
+
+func (x *Outside) GetProvided() int64 {
+	if x != nil {
+		return x.Provided
+	}
+	return 0
+}
+
+func (x *Outside) GetAnnounced() int64 {
+	if x != nil {
+		return x.Announced
+	}
+	return 0
+}
+
+func (x *Outside) GetFailed() int64 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+func (x *Outside) GetSearches() int64 {
+	if x != nil {
+		return x.Searches
+	}
+	return 0
+}
+
+func (x *Outside) GetFound() int64 {
+	if x != nil {
+		return x.Found
+	}
+	return 0
+}
+
+func (x *Outside) GetHolders() int64 {
+	if x != nil {
+		return x.Holders
+	}
+	return 0
+}
+
 type Served struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Requests      int64                  `protobuf:"varint,1,opt,name=requests,proto3" json:"requests,omitempty"`
@@ -160,13 +496,14 @@ type Served struct {
 	Redirects     int64                  `protobuf:"varint,3,opt,name=redirects,proto3" json:"redirects,omitempty"`
 	Busy          int64                  `protobuf:"varint,4,opt,name=busy,proto3" json:"busy,omitempty"`
 	Absent        int64                  `protobuf:"varint,5,opt,name=absent,proto3" json:"absent,omitempty"`
+	Abandoned     int64                  `protobuf:"varint,6,opt,name=abandoned,proto3" json:"abandoned,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Served) Reset() {
 	*x = Served{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[2]
+	mi := &file_node_adminpb_admin_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -178,7 +515,7 @@ func (x *Served) String() string {
 func (*Served) ProtoMessage() {}
 
 func (x *Served) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[2]
+	mi := &file_node_adminpb_admin_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -191,7 +528,7 @@ func (x *Served) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Served.ProtoReflect.Descriptor instead.
 func (*Served) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{2}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Served) GetRequests() int64 {
@@ -229,6 +566,13 @@ func (x *Served) GetAbsent() int64 {
 	return 0
 }
 
+func (x *Served) GetAbandoned() int64 {
+	if x != nil {
+		return x.Abandoned
+	}
+	return 0
+}
+
 type Mount struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Dir       string                 `protobuf:"bytes,1,opt,name=dir,proto3" json:"dir,omitempty"`
@@ -255,7 +599,7 @@ type Mount struct {
 
 func (x *Mount) Reset() {
 	*x = Mount{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[3]
+	mi := &file_node_adminpb_admin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -267,7 +611,7 @@ func (x *Mount) String() string {
 func (*Mount) ProtoMessage() {}
 
 func (x *Mount) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[3]
+	mi := &file_node_adminpb_admin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -280,7 +624,7 @@ func (x *Mount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mount.ProtoReflect.Descriptor instead.
 func (*Mount) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{3}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Mount) GetDir() string {
@@ -407,7 +751,7 @@ type Layer struct {
 
 func (x *Layer) Reset() {
 	*x = Layer{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[4]
+	mi := &file_node_adminpb_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -419,7 +763,7 @@ func (x *Layer) String() string {
 func (*Layer) ProtoMessage() {}
 
 func (x *Layer) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[4]
+	mi := &file_node_adminpb_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -432,7 +776,7 @@ func (x *Layer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Layer.ProtoReflect.Descriptor instead.
 func (*Layer) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{4}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Layer) GetDigest() string {
@@ -471,13 +815,15 @@ type Source struct {
 	Errors        int64                  `protobuf:"varint,4,opt,name=errors,proto3" json:"errors,omitempty"`
 	Retries       int64                  `protobuf:"varint,5,opt,name=retries,proto3" json:"retries,omitempty"`
 	Kind          string                 `protobuf:"bytes,6,opt,name=kind,proto3" json:"kind,omitempty"`
+	Abandoned     int64                  `protobuf:"varint,7,opt,name=abandoned,proto3" json:"abandoned,omitempty"`
+	Throttled     int64                  `protobuf:"varint,8,opt,name=throttled,proto3" json:"throttled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Source) Reset() {
 	*x = Source{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[5]
+	mi := &file_node_adminpb_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -489,7 +835,7 @@ func (x *Source) String() string {
 func (*Source) ProtoMessage() {}
 
 func (x *Source) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[5]
+	mi := &file_node_adminpb_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -502,7 +848,7 @@ func (x *Source) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Source.ProtoReflect.Descriptor instead.
 func (*Source) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{5}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Source) GetName() string {
@@ -547,6 +893,20 @@ func (x *Source) GetKind() string {
 	return ""
 }
 
+func (x *Source) GetAbandoned() int64 {
+	if x != nil {
+		return x.Abandoned
+	}
+	return 0
+}
+
+func (x *Source) GetThrottled() int64 {
+	if x != nil {
+		return x.Throttled
+	}
+	return 0
+}
+
 type Reads struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Hits          int64                  `protobuf:"varint,1,opt,name=hits,proto3" json:"hits,omitempty"`
@@ -556,13 +916,14 @@ type Reads struct {
 	WaitP50Ns     int64                  `protobuf:"varint,5,opt,name=wait_p50_ns,json=waitP50Ns,proto3" json:"wait_p50_ns,omitempty"`
 	WaitP99Ns     int64                  `protobuf:"varint,6,opt,name=wait_p99_ns,json=waitP99Ns,proto3" json:"wait_p99_ns,omitempty"`
 	Corrupt       int64                  `protobuf:"varint,7,opt,name=corrupt,proto3" json:"corrupt,omitempty"`
+	Wasted        int64                  `protobuf:"varint,8,opt,name=wasted,proto3" json:"wasted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Reads) Reset() {
 	*x = Reads{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[6]
+	mi := &file_node_adminpb_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -574,7 +935,7 @@ func (x *Reads) String() string {
 func (*Reads) ProtoMessage() {}
 
 func (x *Reads) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[6]
+	mi := &file_node_adminpb_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -587,7 +948,7 @@ func (x *Reads) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reads.ProtoReflect.Descriptor instead.
 func (*Reads) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{6}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Reads) GetHits() int64 {
@@ -639,6 +1000,13 @@ func (x *Reads) GetCorrupt() int64 {
 	return 0
 }
 
+func (x *Reads) GetWasted() int64 {
+	if x != nil {
+		return x.Wasted
+	}
+	return 0
+}
+
 type Store struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Bytes         int64                  `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`
@@ -652,7 +1020,7 @@ type Store struct {
 
 func (x *Store) Reset() {
 	*x = Store{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[7]
+	mi := &file_node_adminpb_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -664,7 +1032,7 @@ func (x *Store) String() string {
 func (*Store) ProtoMessage() {}
 
 func (x *Store) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[7]
+	mi := &file_node_adminpb_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -677,7 +1045,7 @@ func (x *Store) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Store.ProtoReflect.Descriptor instead.
 func (*Store) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{7}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Store) GetBytes() int64 {
@@ -727,7 +1095,7 @@ type MountRequest struct {
 
 func (x *MountRequest) Reset() {
 	*x = MountRequest{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[8]
+	mi := &file_node_adminpb_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -739,7 +1107,7 @@ func (x *MountRequest) String() string {
 func (*MountRequest) ProtoMessage() {}
 
 func (x *MountRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[8]
+	mi := &file_node_adminpb_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -752,7 +1120,7 @@ func (x *MountRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MountRequest.ProtoReflect.Descriptor instead.
 func (*MountRequest) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{8}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *MountRequest) GetReference() string {
@@ -789,7 +1157,7 @@ type MountReply struct {
 
 func (x *MountReply) Reset() {
 	*x = MountReply{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[9]
+	mi := &file_node_adminpb_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -801,7 +1169,7 @@ func (x *MountReply) String() string {
 func (*MountReply) ProtoMessage() {}
 
 func (x *MountReply) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[9]
+	mi := &file_node_adminpb_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -814,7 +1182,7 @@ func (x *MountReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MountReply.ProtoReflect.Descriptor instead.
 func (*MountReply) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{9}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *MountReply) GetReply() isMountReply_Reply {
@@ -869,7 +1237,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[10]
+	mi := &file_node_adminpb_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -881,7 +1249,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[10]
+	mi := &file_node_adminpb_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -894,7 +1262,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{10}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Progress) GetLayer() string {
@@ -935,7 +1303,7 @@ type Mounted struct {
 
 func (x *Mounted) Reset() {
 	*x = Mounted{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[11]
+	mi := &file_node_adminpb_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -947,7 +1315,7 @@ func (x *Mounted) String() string {
 func (*Mounted) ProtoMessage() {}
 
 func (x *Mounted) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[11]
+	mi := &file_node_adminpb_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -960,7 +1328,7 @@ func (x *Mounted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mounted.ProtoReflect.Descriptor instead.
 func (*Mounted) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{11}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Mounted) GetDir() string {
@@ -1034,7 +1402,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[12]
+	mi := &file_node_adminpb_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1046,7 +1414,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[12]
+	mi := &file_node_adminpb_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1059,7 +1427,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{12}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{14}
 }
 
 type VerifyReply struct {
@@ -1075,7 +1443,7 @@ type VerifyReply struct {
 
 func (x *VerifyReply) Reset() {
 	*x = VerifyReply{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[13]
+	mi := &file_node_adminpb_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1087,7 +1455,7 @@ func (x *VerifyReply) String() string {
 func (*VerifyReply) ProtoMessage() {}
 
 func (x *VerifyReply) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[13]
+	mi := &file_node_adminpb_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1100,7 +1468,7 @@ func (x *VerifyReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyReply.ProtoReflect.Descriptor instead.
 func (*VerifyReply) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{13}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *VerifyReply) GetChunks() int64 {
@@ -1139,7 +1507,7 @@ type PeersRequest struct {
 
 func (x *PeersRequest) Reset() {
 	*x = PeersRequest{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[14]
+	mi := &file_node_adminpb_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1151,7 +1519,7 @@ func (x *PeersRequest) String() string {
 func (*PeersRequest) ProtoMessage() {}
 
 func (x *PeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[14]
+	mi := &file_node_adminpb_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1164,7 +1532,7 @@ func (x *PeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersRequest.ProtoReflect.Descriptor instead.
 func (*PeersRequest) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{14}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{16}
 }
 
 type PeersReply struct {
@@ -1176,7 +1544,7 @@ type PeersReply struct {
 
 func (x *PeersReply) Reset() {
 	*x = PeersReply{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[15]
+	mi := &file_node_adminpb_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1188,7 +1556,7 @@ func (x *PeersReply) String() string {
 func (*PeersReply) ProtoMessage() {}
 
 func (x *PeersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[15]
+	mi := &file_node_adminpb_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1201,7 +1569,7 @@ func (x *PeersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersReply.ProtoReflect.Descriptor instead.
 func (*PeersReply) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{15}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PeersReply) GetPeers() []*Peer {
@@ -1229,13 +1597,16 @@ type Peer struct {
 	Errors        int64                  `protobuf:"varint,14,opt,name=errors,proto3" json:"errors,omitempty"`
 	Corrupt       int64                  `protobuf:"varint,15,opt,name=corrupt,proto3" json:"corrupt,omitempty"`
 	PerMibNs      int64                  `protobuf:"varint,16,opt,name=per_mib_ns,json=perMibNs,proto3" json:"per_mib_ns,omitempty"`
+	Reason        string                 `protobuf:"bytes,17,opt,name=reason,proto3" json:"reason,omitempty"`
+	Violations    int64                  `protobuf:"varint,18,opt,name=violations,proto3" json:"violations,omitempty"`
+	SlowReads     int64                  `protobuf:"varint,19,opt,name=slow_reads,json=slowReads,proto3" json:"slow_reads,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[16]
+	mi := &file_node_adminpb_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1247,7 +1618,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[16]
+	mi := &file_node_adminpb_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1260,7 +1631,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{16}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Peer) GetId() string {
@@ -1375,6 +1746,27 @@ func (x *Peer) GetPerMibNs() int64 {
 	return 0
 }
 
+func (x *Peer) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Peer) GetViolations() int64 {
+	if x != nil {
+		return x.Violations
+	}
+	return 0
+}
+
+func (x *Peer) GetSlowReads() int64 {
+	if x != nil {
+		return x.SlowReads
+	}
+	return 0
+}
+
 type PreheatRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Reference     string                 `protobuf:"bytes,1,opt,name=reference,proto3" json:"reference,omitempty"`
@@ -1384,7 +1776,7 @@ type PreheatRequest struct {
 
 func (x *PreheatRequest) Reset() {
 	*x = PreheatRequest{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[17]
+	mi := &file_node_adminpb_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1396,7 +1788,7 @@ func (x *PreheatRequest) String() string {
 func (*PreheatRequest) ProtoMessage() {}
 
 func (x *PreheatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[17]
+	mi := &file_node_adminpb_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1409,7 +1801,7 @@ func (x *PreheatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreheatRequest.ProtoReflect.Descriptor instead.
 func (*PreheatRequest) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{17}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PreheatRequest) GetReference() string {
@@ -1430,7 +1822,7 @@ type PreheatReply struct {
 
 func (x *PreheatReply) Reset() {
 	*x = PreheatReply{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[18]
+	mi := &file_node_adminpb_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1442,7 +1834,7 @@ func (x *PreheatReply) String() string {
 func (*PreheatReply) ProtoMessage() {}
 
 func (x *PreheatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[18]
+	mi := &file_node_adminpb_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1455,7 +1847,7 @@ func (x *PreheatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreheatReply.ProtoReflect.Descriptor instead.
 func (*PreheatReply) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{18}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PreheatReply) GetNode() string {
@@ -1488,7 +1880,7 @@ type SeedRequest struct {
 
 func (x *SeedRequest) Reset() {
 	*x = SeedRequest{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[19]
+	mi := &file_node_adminpb_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1500,7 +1892,7 @@ func (x *SeedRequest) String() string {
 func (*SeedRequest) ProtoMessage() {}
 
 func (x *SeedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[19]
+	mi := &file_node_adminpb_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1513,7 +1905,7 @@ func (x *SeedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeedRequest.ProtoReflect.Descriptor instead.
 func (*SeedRequest) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{19}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SeedRequest) GetReference() string {
@@ -1531,7 +1923,7 @@ type SeedListRequest struct {
 
 func (x *SeedListRequest) Reset() {
 	*x = SeedListRequest{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[20]
+	mi := &file_node_adminpb_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1543,7 +1935,7 @@ func (x *SeedListRequest) String() string {
 func (*SeedListRequest) ProtoMessage() {}
 
 func (x *SeedListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[20]
+	mi := &file_node_adminpb_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1556,7 +1948,7 @@ func (x *SeedListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeedListRequest.ProtoReflect.Descriptor instead.
 func (*SeedListRequest) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{20}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{22}
 }
 
 type SeedListReply struct {
@@ -1568,7 +1960,7 @@ type SeedListReply struct {
 
 func (x *SeedListReply) Reset() {
 	*x = SeedListReply{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[21]
+	mi := &file_node_adminpb_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1580,7 +1972,7 @@ func (x *SeedListReply) String() string {
 func (*SeedListReply) ProtoMessage() {}
 
 func (x *SeedListReply) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[21]
+	mi := &file_node_adminpb_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1593,7 +1985,7 @@ func (x *SeedListReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeedListReply.ProtoReflect.Descriptor instead.
 func (*SeedListReply) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{21}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SeedListReply) GetSeeds() []*Seed {
@@ -1615,7 +2007,7 @@ type Seed struct {
 
 func (x *Seed) Reset() {
 	*x = Seed{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[22]
+	mi := &file_node_adminpb_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1627,7 +2019,7 @@ func (x *Seed) String() string {
 func (*Seed) ProtoMessage() {}
 
 func (x *Seed) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[22]
+	mi := &file_node_adminpb_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1640,7 +2032,7 @@ func (x *Seed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Seed.ProtoReflect.Descriptor instead.
 func (*Seed) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{22}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Seed) GetReference() string {
@@ -1676,7 +2068,7 @@ var File_node_adminpb_admin_proto protoreflect.FileDescriptor
 const file_node_adminpb_admin_proto_rawDesc = "" +
 	"\n" +
 	"\x18node/adminpb/admin.proto\x12\x0egraze.admin.v1\"\x0e\n" +
-	"\fStatsRequest\"\xa6\x02\n" +
+	"\fStatsRequest\"\xd9\x02\n" +
 	"\n" +
 	"StatsReply\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x03R\x03pid\x12\x1b\n" +
@@ -1685,13 +2077,68 @@ const file_node_adminpb_admin_proto_rawDesc = "" +
 	"\asources\x18\x04 \x03(\v2\x16.graze.admin.v1.SourceR\asources\x12+\n" +
 	"\x05reads\x18\x05 \x01(\v2\x15.graze.admin.v1.ReadsR\x05reads\x12+\n" +
 	"\x05store\x18\x06 \x01(\v2\x15.graze.admin.v1.StoreR\x05store\x12.\n" +
-	"\x06served\x18\a \x01(\v2\x16.graze.admin.v1.ServedR\x06served\"\x84\x01\n" +
+	"\x06served\x18\a \x01(\v2\x16.graze.admin.v1.ServedR\x06served\x121\n" +
+	"\acluster\x18\b \x01(\v2\x17.graze.admin.v1.ClusterR\acluster\"\x80\t\n" +
+	"\aCluster\x12\x18\n" +
+	"\amembers\x18\x01 \x01(\x03R\amembers\x12 \n" +
+	"\vunconfirmed\x18\x02 \x01(\x03R\vunconfirmed\x12\x18\n" +
+	"\aunready\x18\x03 \x01(\x03R\aunready\x12A\n" +
+	"\brejected\x18\x04 \x03(\v2%.graze.admin.v1.Cluster.RejectedEntryR\brejected\x12%\n" +
+	"\x0egossip_refused\x18\x05 \x01(\x03R\rgossipRefused\x12G\n" +
+	"\n" +
+	"violations\x18\x06 \x03(\v2'.graze.admin.v1.Cluster.ViolationsEntryR\n" +
+	"violations\x12;\n" +
+	"\x06errors\x18\a \x03(\v2#.graze.admin.v1.Cluster.ErrorsEntryR\x06errors\x128\n" +
+	"\x05links\x18\b \x03(\v2\".graze.admin.v1.Cluster.LinksEntryR\x05links\x12!\n" +
+	"\fslow_readers\x18\t \x01(\x03R\vslowReaders\x12\x12\n" +
+	"\x04busy\x18\n" +
+	" \x01(\x03R\x04busy\x12\x1c\n" +
+	"\tfallbacks\x18\v \x01(\x03R\tfallbacks\x12\x1f\n" +
+	"\vbad_members\x18\f \x01(\x03R\n" +
+	"badMembers\x12\x1f\n" +
+	"\vjoin_errors\x18\r \x01(\x03R\n" +
+	"joinErrors\x12'\n" +
+	"\x0fignored_holders\x18\x0e \x01(\x03R\x0eignoredHolders\x12!\n" +
+	"\fhedges_fired\x18\x0f \x01(\x03R\vhedgesFired\x12\x1d\n" +
+	"\n" +
+	"hedges_won\x18\x10 \x01(\x03R\thedgesWon\x12#\n" +
+	"\rhedges_wasted\x18\x11 \x01(\x03R\fhedgesWasted\x12\x1a\n" +
+	"\bpromoted\x18\x12 \x01(\x03R\bpromoted\x12\x1c\n" +
+	"\tredirects\x18\x13 \x01(\x03R\tredirects\x12\x1c\n" +
+	"\tcoalesced\x18\x14 \x01(\x03R\tcoalesced\x12\x1c\n" +
+	"\tthrottled\x18\x15 \x01(\x03R\tthrottled\x12 \n" +
+	"\vquarantined\x18\x16 \x01(\x03R\vquarantined\x12\x12\n" +
+	"\x04open\x18\x17 \x01(\x03R\x04open\x121\n" +
+	"\aoutside\x18\x18 \x01(\v2\x17.graze.admin.v1.OutsideR\aoutside\x1a;\n" +
+	"\rRejectedEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\x1a=\n" +
+	"\x0fViolationsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\x1a9\n" +
+	"\vErrorsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\x1a8\n" +
+	"\n" +
+	"LinksEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xd7\x01\n" +
+	"\aOutside\x12\x18\n" +
+	"\aenabled\x18\x01 \x01(\bR\aenabled\x12\x14\n" +
+	"\x05peers\x18\x02 \x01(\x03R\x05peers\x12\x1a\n" +
+	"\bprovided\x18\x03 \x01(\x03R\bprovided\x12\x1c\n" +
+	"\tannounced\x18\x04 \x01(\x03R\tannounced\x12\x16\n" +
+	"\x06failed\x18\x05 \x01(\x03R\x06failed\x12\x1a\n" +
+	"\bsearches\x18\x06 \x01(\x03R\bsearches\x12\x14\n" +
+	"\x05found\x18\a \x01(\x03R\x05found\x12\x18\n" +
+	"\aholders\x18\b \x01(\x03R\aholders\"\xa2\x01\n" +
 	"\x06Served\x12\x1a\n" +
 	"\brequests\x18\x01 \x01(\x03R\brequests\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x1c\n" +
 	"\tredirects\x18\x03 \x01(\x03R\tredirects\x12\x12\n" +
 	"\x04busy\x18\x04 \x01(\x03R\x04busy\x12\x16\n" +
-	"\x06absent\x18\x05 \x01(\x03R\x06absent\"\xa5\x03\n" +
+	"\x06absent\x18\x05 \x01(\x03R\x06absent\x12\x1c\n" +
+	"\tabandoned\x18\x06 \x01(\x03R\tabandoned\"\xa5\x03\n" +
 	"\x05Mount\x12\x10\n" +
 	"\x03dir\x18\x01 \x01(\tR\x03dir\x12\x1c\n" +
 	"\treference\x18\x02 \x01(\tR\treference\x12\x16\n" +
@@ -1715,14 +2162,16 @@ const file_node_adminpb_admin_proto_rawDesc = "" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x03R\x04size\x12\x16\n" +
 	"\x06format\x18\x03 \x01(\tR\x06format\x12\x14\n" +
-	"\x05index\x18\x04 \x01(\tR\x05index\"\x94\x01\n" +
+	"\x05index\x18\x04 \x01(\tR\x05index\"\xd0\x01\n" +
 	"\x06Source\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\brequests\x18\x02 \x01(\x03R\brequests\x12\x14\n" +
 	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\x12\x16\n" +
 	"\x06errors\x18\x04 \x01(\x03R\x06errors\x12\x18\n" +
 	"\aretries\x18\x05 \x01(\x03R\aretries\x12\x12\n" +
-	"\x04kind\x18\x06 \x01(\tR\x04kind\"\xc9\x01\n" +
+	"\x04kind\x18\x06 \x01(\tR\x04kind\x12\x1c\n" +
+	"\tabandoned\x18\a \x01(\x03R\tabandoned\x12\x1c\n" +
+	"\tthrottled\x18\b \x01(\x03R\tthrottled\"\xe1\x01\n" +
 	"\x05Reads\x12\x12\n" +
 	"\x04hits\x18\x01 \x01(\x03R\x04hits\x12\x1b\n" +
 	"\thit_bytes\x18\x02 \x01(\x03R\bhitBytes\x12\x16\n" +
@@ -1731,7 +2180,8 @@ const file_node_adminpb_admin_proto_rawDesc = "" +
 	"miss_bytes\x18\x04 \x01(\x03R\tmissBytes\x12\x1e\n" +
 	"\vwait_p50_ns\x18\x05 \x01(\x03R\twaitP50Ns\x12\x1e\n" +
 	"\vwait_p99_ns\x18\x06 \x01(\x03R\twaitP99Ns\x12\x18\n" +
-	"\acorrupt\x18\a \x01(\x03R\acorrupt\"\x7f\n" +
+	"\acorrupt\x18\a \x01(\x03R\acorrupt\x12\x16\n" +
+	"\x06wasted\x18\b \x01(\x03R\x06wasted\"\x7f\n" +
 	"\x05Store\x12\x14\n" +
 	"\x05bytes\x18\x01 \x01(\x03R\x05bytes\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x03R\x05limit\x12\x16\n" +
@@ -1770,7 +2220,7 @@ const file_node_adminpb_admin_proto_rawDesc = "" +
 	"\fPeersRequest\"8\n" +
 	"\n" +
 	"PeersReply\x12*\n" +
-	"\x05peers\x18\x01 \x03(\v2\x14.graze.admin.v1.PeerR\x05peers\"\xd8\x02\n" +
+	"\x05peers\x18\x01 \x03(\v2\x14.graze.admin.v1.PeerR\x05peers\"\xaf\x03\n" +
 	"\x04Peer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
@@ -1789,7 +2239,13 @@ const file_node_adminpb_admin_proto_rawDesc = "" +
 	"\x06errors\x18\x0e \x01(\x03R\x06errors\x12\x18\n" +
 	"\acorrupt\x18\x0f \x01(\x03R\acorrupt\x12\x1c\n" +
 	"\n" +
-	"per_mib_ns\x18\x10 \x01(\x03R\bperMibNs\".\n" +
+	"per_mib_ns\x18\x10 \x01(\x03R\bperMibNs\x12\x16\n" +
+	"\x06reason\x18\x11 \x01(\tR\x06reason\x12\x1e\n" +
+	"\n" +
+	"violations\x18\x12 \x01(\x03R\n" +
+	"violations\x12\x1d\n" +
+	"\n" +
+	"slow_reads\x18\x13 \x01(\x03R\tslowReads\".\n" +
 	"\x0ePreheatRequest\x12\x1c\n" +
 	"\treference\x18\x01 \x01(\tR\treference\"N\n" +
 	"\fPreheatReply\x12\x12\n" +
@@ -1829,65 +2285,77 @@ func file_node_adminpb_admin_proto_rawDescGZIP() []byte {
 	return file_node_adminpb_admin_proto_rawDescData
 }
 
-var file_node_adminpb_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_node_adminpb_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_node_adminpb_admin_proto_goTypes = []any{
 	(*StatsRequest)(nil),    // 0: graze.admin.v1.StatsRequest
 	(*StatsReply)(nil),      // 1: graze.admin.v1.StatsReply
-	(*Served)(nil),          // 2: graze.admin.v1.Served
-	(*Mount)(nil),           // 3: graze.admin.v1.Mount
-	(*Layer)(nil),           // 4: graze.admin.v1.Layer
-	(*Source)(nil),          // 5: graze.admin.v1.Source
-	(*Reads)(nil),           // 6: graze.admin.v1.Reads
-	(*Store)(nil),           // 7: graze.admin.v1.Store
-	(*MountRequest)(nil),    // 8: graze.admin.v1.MountRequest
-	(*MountReply)(nil),      // 9: graze.admin.v1.MountReply
-	(*Progress)(nil),        // 10: graze.admin.v1.Progress
-	(*Mounted)(nil),         // 11: graze.admin.v1.Mounted
-	(*VerifyRequest)(nil),   // 12: graze.admin.v1.VerifyRequest
-	(*VerifyReply)(nil),     // 13: graze.admin.v1.VerifyReply
-	(*PeersRequest)(nil),    // 14: graze.admin.v1.PeersRequest
-	(*PeersReply)(nil),      // 15: graze.admin.v1.PeersReply
-	(*Peer)(nil),            // 16: graze.admin.v1.Peer
-	(*PreheatRequest)(nil),  // 17: graze.admin.v1.PreheatRequest
-	(*PreheatReply)(nil),    // 18: graze.admin.v1.PreheatReply
-	(*SeedRequest)(nil),     // 19: graze.admin.v1.SeedRequest
-	(*SeedListRequest)(nil), // 20: graze.admin.v1.SeedListRequest
-	(*SeedListReply)(nil),   // 21: graze.admin.v1.SeedListReply
-	(*Seed)(nil),            // 22: graze.admin.v1.Seed
+	(*Cluster)(nil),         // 2: graze.admin.v1.Cluster
+	(*Outside)(nil),         // 3: graze.admin.v1.Outside
+	(*Served)(nil),          // 4: graze.admin.v1.Served
+	(*Mount)(nil),           // 5: graze.admin.v1.Mount
+	(*Layer)(nil),           // 6: graze.admin.v1.Layer
+	(*Source)(nil),          // 7: graze.admin.v1.Source
+	(*Reads)(nil),           // 8: graze.admin.v1.Reads
+	(*Store)(nil),           // 9: graze.admin.v1.Store
+	(*MountRequest)(nil),    // 10: graze.admin.v1.MountRequest
+	(*MountReply)(nil),      // 11: graze.admin.v1.MountReply
+	(*Progress)(nil),        // 12: graze.admin.v1.Progress
+	(*Mounted)(nil),         // 13: graze.admin.v1.Mounted
+	(*VerifyRequest)(nil),   // 14: graze.admin.v1.VerifyRequest
+	(*VerifyReply)(nil),     // 15: graze.admin.v1.VerifyReply
+	(*PeersRequest)(nil),    // 16: graze.admin.v1.PeersRequest
+	(*PeersReply)(nil),      // 17: graze.admin.v1.PeersReply
+	(*Peer)(nil),            // 18: graze.admin.v1.Peer
+	(*PreheatRequest)(nil),  // 19: graze.admin.v1.PreheatRequest
+	(*PreheatReply)(nil),    // 20: graze.admin.v1.PreheatReply
+	(*SeedRequest)(nil),     // 21: graze.admin.v1.SeedRequest
+	(*SeedListRequest)(nil), // 22: graze.admin.v1.SeedListRequest
+	(*SeedListReply)(nil),   // 23: graze.admin.v1.SeedListReply
+	(*Seed)(nil),            // 24: graze.admin.v1.Seed
+	nil,                     // 25: graze.admin.v1.Cluster.RejectedEntry
+	nil,                     // 26: graze.admin.v1.Cluster.ViolationsEntry
+	nil,                     // 27: graze.admin.v1.Cluster.ErrorsEntry
+	nil,                     // 28: graze.admin.v1.Cluster.LinksEntry
 }
 var file_node_adminpb_admin_proto_depIdxs = []int32{
-	3,  // 0: graze.admin.v1.StatsReply.mounts:type_name -> graze.admin.v1.Mount
-	5,  // 1: graze.admin.v1.StatsReply.sources:type_name -> graze.admin.v1.Source
-	6,  // 2: graze.admin.v1.StatsReply.reads:type_name -> graze.admin.v1.Reads
-	7,  // 3: graze.admin.v1.StatsReply.store:type_name -> graze.admin.v1.Store
-	2,  // 4: graze.admin.v1.StatsReply.served:type_name -> graze.admin.v1.Served
-	4,  // 5: graze.admin.v1.Mount.layers:type_name -> graze.admin.v1.Layer
-	10, // 6: graze.admin.v1.MountReply.progress:type_name -> graze.admin.v1.Progress
-	11, // 7: graze.admin.v1.MountReply.mounted:type_name -> graze.admin.v1.Mounted
-	4,  // 8: graze.admin.v1.Mounted.layers:type_name -> graze.admin.v1.Layer
-	16, // 9: graze.admin.v1.PeersReply.peers:type_name -> graze.admin.v1.Peer
-	22, // 10: graze.admin.v1.SeedListReply.seeds:type_name -> graze.admin.v1.Seed
-	0,  // 11: graze.admin.v1.Admin.Stats:input_type -> graze.admin.v1.StatsRequest
-	8,  // 12: graze.admin.v1.Admin.Mount:input_type -> graze.admin.v1.MountRequest
-	14, // 13: graze.admin.v1.Admin.Peers:input_type -> graze.admin.v1.PeersRequest
-	17, // 14: graze.admin.v1.Admin.Preheat:input_type -> graze.admin.v1.PreheatRequest
-	19, // 15: graze.admin.v1.Admin.SeedAdd:input_type -> graze.admin.v1.SeedRequest
-	19, // 16: graze.admin.v1.Admin.SeedRemove:input_type -> graze.admin.v1.SeedRequest
-	20, // 17: graze.admin.v1.Admin.SeedList:input_type -> graze.admin.v1.SeedListRequest
-	12, // 18: graze.admin.v1.Admin.Verify:input_type -> graze.admin.v1.VerifyRequest
-	1,  // 19: graze.admin.v1.Admin.Stats:output_type -> graze.admin.v1.StatsReply
-	9,  // 20: graze.admin.v1.Admin.Mount:output_type -> graze.admin.v1.MountReply
-	15, // 21: graze.admin.v1.Admin.Peers:output_type -> graze.admin.v1.PeersReply
-	18, // 22: graze.admin.v1.Admin.Preheat:output_type -> graze.admin.v1.PreheatReply
-	19, // 23: graze.admin.v1.Admin.SeedAdd:output_type -> graze.admin.v1.SeedRequest
-	19, // 24: graze.admin.v1.Admin.SeedRemove:output_type -> graze.admin.v1.SeedRequest
-	21, // 25: graze.admin.v1.Admin.SeedList:output_type -> graze.admin.v1.SeedListReply
-	13, // 26: graze.admin.v1.Admin.Verify:output_type -> graze.admin.v1.VerifyReply
-	19, // [19:27] is the sub-list for method output_type
-	11, // [11:19] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	5,  // 0: graze.admin.v1.StatsReply.mounts:type_name -> graze.admin.v1.Mount
+	7,  // 1: graze.admin.v1.StatsReply.sources:type_name -> graze.admin.v1.Source
+	8,  // 2: graze.admin.v1.StatsReply.reads:type_name -> graze.admin.v1.Reads
+	9,  // 3: graze.admin.v1.StatsReply.store:type_name -> graze.admin.v1.Store
+	4,  // 4: graze.admin.v1.StatsReply.served:type_name -> graze.admin.v1.Served
+	2,  // 5: graze.admin.v1.StatsReply.cluster:type_name -> graze.admin.v1.Cluster
+	25, // 6: graze.admin.v1.Cluster.rejected:type_name -> graze.admin.v1.Cluster.RejectedEntry
+	26, // 7: graze.admin.v1.Cluster.violations:type_name -> graze.admin.v1.Cluster.ViolationsEntry
+	27, // 8: graze.admin.v1.Cluster.errors:type_name -> graze.admin.v1.Cluster.ErrorsEntry
+	28, // 9: graze.admin.v1.Cluster.links:type_name -> graze.admin.v1.Cluster.LinksEntry
+	3,  // 10: graze.admin.v1.Cluster.outside:type_name -> graze.admin.v1.Outside
+	6,  // 11: graze.admin.v1.Mount.layers:type_name -> graze.admin.v1.Layer
+	12, // 12: graze.admin.v1.MountReply.progress:type_name -> graze.admin.v1.Progress
+	13, // 13: graze.admin.v1.MountReply.mounted:type_name -> graze.admin.v1.Mounted
+	6,  // 14: graze.admin.v1.Mounted.layers:type_name -> graze.admin.v1.Layer
+	18, // 15: graze.admin.v1.PeersReply.peers:type_name -> graze.admin.v1.Peer
+	24, // 16: graze.admin.v1.SeedListReply.seeds:type_name -> graze.admin.v1.Seed
+	0,  // 17: graze.admin.v1.Admin.Stats:input_type -> graze.admin.v1.StatsRequest
+	10, // 18: graze.admin.v1.Admin.Mount:input_type -> graze.admin.v1.MountRequest
+	16, // 19: graze.admin.v1.Admin.Peers:input_type -> graze.admin.v1.PeersRequest
+	19, // 20: graze.admin.v1.Admin.Preheat:input_type -> graze.admin.v1.PreheatRequest
+	21, // 21: graze.admin.v1.Admin.SeedAdd:input_type -> graze.admin.v1.SeedRequest
+	21, // 22: graze.admin.v1.Admin.SeedRemove:input_type -> graze.admin.v1.SeedRequest
+	22, // 23: graze.admin.v1.Admin.SeedList:input_type -> graze.admin.v1.SeedListRequest
+	14, // 24: graze.admin.v1.Admin.Verify:input_type -> graze.admin.v1.VerifyRequest
+	1,  // 25: graze.admin.v1.Admin.Stats:output_type -> graze.admin.v1.StatsReply
+	11, // 26: graze.admin.v1.Admin.Mount:output_type -> graze.admin.v1.MountReply
+	17, // 27: graze.admin.v1.Admin.Peers:output_type -> graze.admin.v1.PeersReply
+	20, // 28: graze.admin.v1.Admin.Preheat:output_type -> graze.admin.v1.PreheatReply
+	21, // 29: graze.admin.v1.Admin.SeedAdd:output_type -> graze.admin.v1.SeedRequest
+	21, // 30: graze.admin.v1.Admin.SeedRemove:output_type -> graze.admin.v1.SeedRequest
+	23, // 31: graze.admin.v1.Admin.SeedList:output_type -> graze.admin.v1.SeedListReply
+	15, // 32: graze.admin.v1.Admin.Verify:output_type -> graze.admin.v1.VerifyReply
+	25, // [25:33] is the sub-list for method output_type
+	17, // [17:25] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_node_adminpb_admin_proto_init() }
@@ -1895,7 +2363,7 @@ func file_node_adminpb_admin_proto_init() {
 	if File_node_adminpb_admin_proto != nil {
 		return
 	}
-	file_node_adminpb_admin_proto_msgTypes[9].OneofWrappers = []any{
+	file_node_adminpb_admin_proto_msgTypes[11].OneofWrappers = []any{
 		(*MountReply_Progress)(nil),
 		(*MountReply_Mounted)(nil),
 	}
@@ -1905,7 +2373,7 @@ func file_node_adminpb_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_node_adminpb_admin_proto_rawDesc), len(file_node_adminpb_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
