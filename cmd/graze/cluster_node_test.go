@@ -35,6 +35,7 @@ type clusterShape struct {
 	origin       string // of the registry's
 	encrypt      bool
 	settings     string // more lines of the table "cluster" of each node's configuration
+	pools        bool   // each rack gossips by itself; those after the first know an address of the first
 }
 
 // A testCluster is a registry and nodes, which are processes of their own in
@@ -121,6 +122,13 @@ func (c *testCluster) addNode(t testing.TB, i int) *clusterNode {
 	t.Helper()
 	n := &clusterNode{cluster: c, name: fmt.Sprintf("node-%d", i), rack: i % c.shape.racks, healthy: make(chan struct{})}
 	n.machine = c.net.add(t, n.rack, fmt.Sprintf("10.77.%d.%d", n.rack, 1+i), c.shape.rate)
+	join := fmt.Sprintf(`join = ["10.77.0.1:7946", "10.77.%d.2:7946"]`, 1%c.shape.racks)
+	if c.shape.pools {
+		join = fmt.Sprintf("join = [\"10.77.%d.%d:7946\"]\noutside = true", n.rack, 1+n.rack)
+		if n.rack > 0 {
+			join += "\nbootstrap = [\"10.77.0.1:7947\"]"
+		}
+	}
 	n.state, n.mnt = filepath.Join(c.dir, n.name), filepath.Join(c.dir, n.name+".mnt")
 	config := fmt.Sprintf(`state = %q
 [registry]
@@ -131,11 +139,11 @@ name = %q
 listen = "%[4]s:7945"
 gossip = "%[4]s:7946"
 p2p = "%[4]s:7947"
-join = ["10.77.0.1:7946", "10.77.%[5]d.%[6]d:7946"]
-rack = "rack-%[7]d"
-encrypt = %[8]t
-%[9]s
-`, n.state, c.key, n.name, n.addr, 1%c.shape.racks, 2, n.rack, c.shape.encrypt, c.shape.settings)
+%[5]s
+rack = "rack-%[6]d"
+encrypt = %[7]t
+%[8]s
+`, n.state, c.key, n.name, n.addr, join, n.rack, c.shape.encrypt, c.shape.settings)
 	if err := errors.Join(os.Mkdir(n.mnt, 0o755), os.WriteFile(n.state+".toml", []byte(config), 0o600)); err != nil {
 		t.Fatal(err)
 	}
@@ -315,14 +323,19 @@ func (c *testCluster) settle(t testing.TB, ctx context.Context) {
 			if err != nil {
 				return err
 			}
-			ready := 0
+			want, ready := 0, 0
+			for _, other := range running {
+				if !c.shape.pools || other.rack == n.rack {
+					want++
+				}
+			}
 			for _, p := range list {
 				if p.Ready {
 					ready++
 				}
 			}
-			if ready != len(running) || len(list) != ready {
-				return fmt.Errorf("%d nodes are known, %d of them ready", len(list), ready)
+			if ready != want || len(list) != ready {
+				return fmt.Errorf("%d nodes are known, %d of them ready; there are %d", len(list), ready, want)
 			}
 			return nil
 		})
