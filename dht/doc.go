@@ -52,6 +52,7 @@
 // address. It costs connections and memory, so it is off unless it is wanted: a
 // Cluster does not make one, and a node should have one only if it has bootstrap
 // peers, or if other pools are to join by its address.
+// Bootstrap peers are named by multiaddrs or by host:port alone.
 //
 // # Limits
 //

@@ -2,6 +2,8 @@ package node
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 
 	"graze/chunk"
@@ -113,7 +115,7 @@ func (m *members) Fetch(ctx context.Context, to chunk.PeerID, req *scheduler.Pee
 			out.Images = m.catalog.appendImages(out.Images, &item.Span)
 		}
 	}
-	return m.host.Fetch(ctx, target, out, func(a *wire.Answer, body io.Reader) error {
+	err := m.host.Fetch(ctx, target, out, func(a *wire.Answer, body io.Reader) error {
 		in := &scheduler.PeerAnswer{
 			Item: a.Item, Part: a.Part, Status: scheduler.Status(a.Status),
 			Size: a.Size, Wait: a.Wait, Reason: a.Reason,
@@ -123,6 +125,10 @@ func (m *members) Fetch(ctx context.Context, to chunk.PeerID, req *scheduler.Pee
 		}
 		return got(in, body)
 	})
+	if errors.Is(err, peer.ErrProtocol) {
+		err = fmt.Errorf("%w: %w", chunk.ErrCorrupt, err)
+	}
+	return err
 }
 
 // A server answers the requests of other nodes.

@@ -205,6 +205,9 @@ func (st *state) hangUp(c *call, err error, stopped bool) {
 		p.opened, p.errors, p.probing = 0, 0, false // it is there
 	default:
 		p.broken = err
+		if errors.Is(err, errProtocol) || errors.Is(err, chunk.ErrCorrupt) {
+			p.errors = max(p.errors, maxErrors-1) // once is enough
+		}
 		if avoid, d := p.broke(c.lane); avoid {
 			if p.sample == nil {
 				p.sample = c.slots[0].copy()

@@ -78,7 +78,8 @@ type Peers interface {
 	// come, from one goroutine, until the request is done. Body is that of an
 	// answer with StatusBytes, of exactly Size bytes, and valid during the call.
 	// An error of got ends the request and is returned. A peer that is silent for
-	// some seconds is an error: one that works on a request says so.
+	// some seconds is an error: one that works on a request says so. The error of one
+	// that does not keep to the protocol wraps chunk.ErrCorrupt.
 	Fetch(ctx context.Context, to chunk.PeerID, req *PeerRequest, got func(a *PeerAnswer, body io.Reader) error) error
 }
 

@@ -45,6 +45,7 @@ func (c *fakeCluster) Route(_ *chunk.Span, r *Route) {
 	r.Rack = append(r.Rack, c.route.Rack...)
 	r.Cluster = append(r.Cluster, c.route.Cluster...)
 	r.Former = append(r.Former, c.route.Former...)
+	r.Outside = append(r.Outside, c.route.Outside...)
 }
 
 func (c *fakeCluster) Place(id chunk.PeerID) (Place, bool) {
@@ -54,7 +55,7 @@ func (c *fakeCluster) Place(id chunk.PeerID) (Place, bool) {
 	if id == "self" {
 		ok = true
 	}
-	return Place{Rack: "r", Zone: "z"}, ok
+	return Place{Rack: "r", Zone: "z", Outside: slices.Contains(c.route.Outside, id)}, ok
 }
 
 func (c *fakeCluster) Fetch(ctx context.Context, to chunk.PeerID, req *PeerRequest, got func(*PeerAnswer, io.Reader) error) error {
@@ -181,6 +182,14 @@ func TestPathOfARead(t *testing.T) {
 			map[chunk.PeerID]fakePeer{"d": holds(im, nil)}, "d:held1", 0},
 		{"a former home lacks it", Route{Cluster: []chunk.PeerID{"self"}, Former: []chunk.PeerID{"d"}},
 			map[chunk.PeerID]fakePeer{"d": absent}, "d:held1", 1},
+		{"one outside has it", Route{Cluster: []chunk.PeerID{"self"}, Former: []chunk.PeerID{"d"}, Outside: []chunk.PeerID{"x"}},
+			map[chunk.PeerID]fakePeer{"d": absent, "x": holds(im, nil)}, "d:held1 x:held1", 0},
+		{"one outside lacks it", Route{Cluster: []chunk.PeerID{"self"}, Outside: []chunk.PeerID{"x"}},
+			map[chunk.PeerID]fakePeer{"x": absent}, "x:held1", 1},
+		{"the home is asked before one outside", Route{Cluster: []chunk.PeerID{"c"}, Outside: []chunk.PeerID{"x"}},
+			map[chunk.PeerID]fakePeer{"c": holds(im, nil), "x": holds(im, nil)}, "c:home1", 0},
+		{"one outside is down", Route{Cluster: []chunk.PeerID{"self"}, Outside: []chunk.PeerID{"x"}},
+			map[chunk.PeerID]fakePeer{"x": breaks()}, "x:held1", 1},
 		{"all are down", Route{Rack: all[:2], Cluster: all[2:]},
 			map[chunk.PeerID]fakePeer{"a": breaks(), "b": breaks(), "c": breaks(), "d": breaks()},
 			"a:home0 b:home0 c:home1 d:home1 c:held1 d:held1", 1},
@@ -214,6 +223,64 @@ func TestPathOfARead(t *testing.T) {
 	}
 }
 
+// One outside that is busy is asked again rather than the origin, but not for
+// ever.
+func TestBusyOutside(t *testing.T) {
+	im := newImage(imageSpec{files: []int64{span}})
+	for _, tt := range []struct {
+		busy   int // answers
+		origin int // requests to it
+	}{{3, 0}, {1000, 1}} {
+		t.Run(fmt.Sprint(tt.busy), func(t *testing.T) {
+			asked := 0
+			c := &fakeCluster{route: Route{Cluster: []chunk.PeerID{"self"}, Outside: []chunk.PeerID{"x"}}, peers: map[chunk.PeerID]fakePeer{
+				"x": func(ctx context.Context, req *PeerRequest, got func(*PeerAnswer, io.Reader) error) error {
+					if asked++; asked <= tt.busy {
+						return got(&PeerAnswer{Item: All, Part: All, Status: StatusBusy, Wait: time.Millisecond}, nil)
+					}
+					return holds(im, nil)(ctx, req, got)
+				},
+			}}
+			clusterBubble(t, c, imageSpec{files: []int64{span}}, Config{}, func(t *testing.T, g *rig) {
+				begin := time.Now()
+				g.mustRead(1, 0, 1)
+				if n := len(g.origin.log()); n != tt.origin {
+					t.Errorf("%d requests to the origin after %d to the one outside, want %d", n, asked, tt.origin)
+				}
+				if d := time.Since(begin); d > 2*maxWait {
+					t.Errorf("the read took %v", d)
+				}
+				g.wantIdle()
+			})
+		})
+	}
+}
+
+// While the origin does not answer, holders outside that are found later serve.
+func TestOutsideFoundLater(t *testing.T) {
+	im := newImage(imageSpec{files: []int64{span}})
+	c := &fakeCluster{route: Route{Cluster: []chunk.PeerID{"self"}}, peers: map[chunk.PeerID]fakePeer{"x": holds(im, nil)}}
+	clusterBubble(t, c, imageSpec{files: []int64{span}}, Config{}, func(t *testing.T, g *rig) {
+		g.origin.fault = func(int, originRequest, []byte) ([]byte, error) {
+			return nil, fmt.Errorf("%w: registry is down", chunk.ErrUnavailable)
+		}
+		time.AfterFunc(20*time.Second, func() {
+			g.lock()
+			c.route.Outside = []chunk.PeerID{"x"}
+			g.mu.Unlock()
+		})
+		begin := time.Now()
+		g.mustRead(1, 0, 1)
+		if d := time.Since(begin); d < 20*time.Second || d > 20*time.Second+2*maxPause {
+			t.Errorf("the read took %v", d)
+		}
+		if s := g.Stats().Cluster; s.Tiers[TierOutside].Bytes == 0 {
+			t.Error("nothing has come from outside")
+		}
+		g.wantIdle()
+	})
+}
+
 // normalHeld removes the level of requests for what is held: it means nothing.
 func normalHeld(s string) string {
 	for _, l := range []string{"0", "1"} {
@@ -235,8 +302,8 @@ func TestBadPeers(t *testing.T) {
 		state PeerState
 	}{
 		{"flips a bit", holds(im, func(p []byte) []byte { p[7] ^= 1; return p }), PeerQuarantined},
-		{"is one byte short", holds(im, func(p []byte) []byte { return p[1:] }), PeerGood},
-		{"is one byte long", holds(im, func(p []byte) []byte { return append(p, 0) }), PeerGood},
+		{"is one byte short", holds(im, func(p []byte) []byte { return p[1:] }), PeerOpen},
+		{"is one byte long", holds(im, func(p []byte) []byte { return append(p, 0) }), PeerOpen},
 		{"stalls", stalls(im), PeerGood},
 		{"says nothing and ends", says(PeerAnswer{Status: StatusAbsent}), PeerGood},
 		{"answers with an unknown status", says(PeerAnswer{Status: 99}), PeerGood},
@@ -246,7 +313,7 @@ func TestBadPeers(t *testing.T) {
 		{"is always busy", says(PeerAnswer{Status: StatusBusy, Wait: time.Hour}), PeerGood},
 		{"answers what was not asked", func(_ context.Context, _ *PeerRequest, got func(*PeerAnswer, io.Reader) error) error {
 			return got(&PeerAnswer{Item: 1000, Part: 7, Status: StatusBytes, Size: 1}, bytes.NewReader([]byte("x")))
-		}, PeerGood},
+		}, PeerOpen},
 		{"sends the same chunk for ever", func(ctx context.Context, req *PeerRequest, got func(*PeerAnswer, io.Reader) error) error {
 			for ctx.Err() == nil {
 				if err := holds(im, nil)(ctx, req, got); err != nil {
@@ -280,6 +347,9 @@ func TestBadPeers(t *testing.T) {
 				for _, p := range s.Peers {
 					if p.ID == "a" && p.State != tt.state {
 						t.Errorf("the peer is %s, want %s", p.State, tt.state)
+					}
+					if (p.Reason == "") != (p.State == PeerGood) {
+						t.Errorf("the peer is %s, for this reason: %q", p.State, p.Reason)
 					}
 				}
 			})

@@ -86,8 +86,8 @@
 // for, and the holders that one search tries are few, so redirects lead nowhere
 // for long.
 //
-// A peer whose calls break three times in a row is avoided for 1 to 30 seconds;
-// then one call finds out whether it is back. One that is much slower than its
+// A peer whose calls break three times in a row, or that answers what it must not
+// once, is avoided for 1 to 30 seconds; then one call finds out whether it is back. One that is much slower than its
 // rack is passed over as rack home. One that sent wrong bytes is not asked for
 // ten minutes. A body that stops moving ends its call; what was missing is asked
 // for elsewhere.
