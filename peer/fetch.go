@@ -28,7 +28,11 @@ func (h *Host) Fetch(ctx context.Context, to Target, req *wire.Request, got func
 		t.ChunksIn += uint64(x.chunks)
 		t.BytesIn += uint64(x.bytes)
 		if err != nil && x.gotErr == nil {
-			t.Errors[kindOf(err)]++
+			kind := kindOf(err)
+			if ctx.Err() != nil {
+				kind = KindCanceled // and that is what broke the connection
+			}
+			t.Errors[kind]++
 		}
 	})
 	switch {

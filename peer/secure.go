@@ -66,7 +66,7 @@ func (h *Host) acceptSecure(ctx context.Context, tcp *net.TCPConn) (*link, error
 	setDeadline(ctx, tcp)
 	got := make([]byte, len(client))
 	if _, err := io.ReadFull(conn, got); err != nil {
-		return nil, fmt.Errorf("%w from %s: %w", ErrKey, from, err)
+		return nil, fmt.Errorf("%w before %s has proven that it has the cluster key", ioError(err), from)
 	}
 	if !hmac.Equal(got, client) {
 		return nil, fmt.Errorf("%w from %s", ErrKey, from)

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"graze/image"
-	"graze/node"
 )
 
 // sized returns the size of a test's image, which is five times as large where a
@@ -169,52 +168,6 @@ func (c *testCluster) spanBytes(t testing.TB, img *testImage) (n int64) {
 		}
 	}
 	return n
-}
-
-// checkStats compares what the nodes say of themselves with what was counted at
-// the registry and on the links, all since the nodes were started.
-func (c *testCluster) checkStats(t testing.TB, ctx context.Context, tr traffic) {
-	t.Helper()
-	var registry, got, rack, served int64
-	var cpu time.Duration
-	for _, n := range c.nodes {
-		s, err := n.stats(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, src := range s.Sources {
-			switch {
-			case src.Kind == node.RegistrySource:
-				registry += src.Bytes
-			case src.Name == "rack":
-				rack += src.Bytes
-				got += src.Bytes
-			default:
-				got += src.Bytes
-			}
-		}
-		served += s.Served.Bytes
-		cpu += cpuTime(t, s.PID)
-	}
-	sent := c.reg.total(t)
-	t.Logf("the nodes say: %d bytes from the registry, %d from nodes of the rack, %d of others, %d served; they took %.1f s of processor time",
-		registry, rack, got-rack, served, cpu.Seconds())
-	for _, row := range []struct {
-		what        string
-		said        int64
-		least, most int64 // by what was counted
-	}{
-		// A link carries headers, and what keeps the cluster together.
-		{"from the registry, by its count", registry, sent * 99 / 100, sent},
-		{"from the registry, by its link", registry, tr.registry * 9 / 10, tr.registry},
-		{"served, by the links", served, (tr.received - tr.registry) * 85 / 100, tr.received - tr.registry},
-		{"from nodes, by what was served", got, served * 85 / 100, served},
-		{"from nodes of other racks, by the links", got - rack, tr.crossed * 70 / 100, tr.crossed},
-	} {
-		if row.said < row.least || row.said > row.most {
-			t.Errorf("%s: the nodes say %d, which is not from %d to %d", row.what, row.said, row.least, row.most)
-		}
-	}
 }
 
 // share is the share of crossed in what was received.
