@@ -48,6 +48,7 @@ var mayImport = map[string][]string{
 	"node/adminpb": {},
 	"seed":         {"chunk"},
 	"cmd/graze":    {"cri", "image", "keeper", "node", "origin", "registry"},
+	"copies":       {"chunk"},
 }
 
 // stdlibOnly lists packages that may import nothing from outside the standard

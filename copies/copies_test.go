@@ -1,0 +1,391 @@
+package copies
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"graze/chunk"
+)
+
+// A world is one node's store, and the images that it may be asked to keep, of one
+// chunk of a MiB a span. Of the spans it is the first home of every fourth, and the
+// second of those that follow them.
+type world struct {
+	mu     sync.Mutex // guards what follows
+	spans  map[string]int
+	shift  uint32 // which of four spans the node is the first home of
+	have   map[chunk.ID]bool
+	pinned map[string][]chunk.ID
+	asked  []string // spans, in the order in which they were fetched
+	down   error    // what fetches fail with
+	idle   time.Duration
+	budget int64
+	opened int
+}
+
+func newWorld() *world {
+	return &world{
+		spans: map[string]int{"a@1": 40, "b@2": 40}, have: make(map[chunk.ID]bool), pinned: make(map[string][]chunk.ID),
+		idle: time.Hour, budget: 1 << 30,
+	}
+}
+
+func (w *world) Pin(owner string, ids iter.Seq[chunk.ID]) {
+	list := slices.Collect(ids)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.pinned[owner] = append(w.pinned[owner], list...)
+}
+
+func (w *world) Unpin(owner string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.pinned, owner)
+}
+
+// pins is how many chunks are pinned.
+func (w *world) pins() (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, list := range w.pinned {
+		n += len(list)
+	}
+	return n
+}
+
+func (w *world) open(_ context.Context, ref string) (Image, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.spans[ref] == 0 {
+		return nil, errors.New("no such image")
+	}
+	w.opened++
+	return &fakeImage{w: w, ref: ref, n: w.spans[ref]}, nil
+}
+
+type fakeImage struct {
+	w     *world
+	ref   string
+	n     int
+	shift uint32 // that Share has used
+}
+
+func (f *fakeImage) id(n uint32) chunk.ID { return chunk.SHA256.Sum(fmt.Append(nil, f.ref, n)) }
+
+func (f *fakeImage) View() string { return "view of " + f.ref }
+func (f *fakeImage) Spans() int   { return f.n }
+
+func (f *fakeImage) Share(n int) (list []uint32) {
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	f.shift = f.w.shift
+	for rank := range uint32(n) {
+		for span := range uint32(f.n) {
+			if span%4 == (f.shift+rank)%4 {
+				list = append(list, span)
+			}
+		}
+	}
+	return list
+}
+
+func (f *fakeImage) Changed() bool {
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	return f.shift != f.w.shift
+}
+
+func (f *fakeImage) Bytes(uint32) int64 { return 1 << 20 }
+
+func (f *fakeImage) Chunks(n uint32) iter.Seq[chunk.ID] {
+	return func(yield func(chunk.ID) bool) { yield(f.id(n)) }
+}
+
+func (f *fakeImage) Missing(n uint32) bool {
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	return !f.w.have[f.id(n)]
+}
+
+func (f *fakeImage) Fetch(_ context.Context, spans []uint32) error {
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	if f.w.down != nil {
+		return f.w.down
+	}
+	for _, n := range spans {
+		f.w.have[f.id(n)] = true
+		f.w.asked = append(f.w.asked, fmt.Sprint(f.ref[:1], n))
+	}
+	return nil
+}
+
+func (f *fakeImage) Close() error {
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	f.w.opened--
+	return nil
+}
+
+// keep runs a Keeper in a bubble of time.
+func keep(t *testing.T, w *world, rate int64, test func(t *testing.T, k *Keeper)) {
+	synctest.Test(t, func(t *testing.T) {
+		k := NewKeeper(KeeperConfig{
+			Open: w.open, Store: w, Copies: 2, Rate: rate,
+			Budget: func() int64 { return w.budget },
+			Idle: func() time.Duration {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				return w.idle
+			},
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- k.Run(ctx) }()
+		test(t, k)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if w.opened != 0 || w.pins() != 0 {
+			t.Errorf("%d images were left open, %d chunks pinned", w.opened, w.pins())
+		}
+	})
+}
+
+// report asks the Keeper to keep an image, and counts what it says is there.
+func report(t *testing.T, k *Keeper, ref string) (r Report, held int) {
+	t.Helper()
+	r, err := k.Keep(ref, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range uint32(r.Spans) {
+		if r.Held.Has(n) {
+			held++
+		}
+	}
+	return r, held
+}
+
+func TestKeeperCompletesItsShare(t *testing.T) {
+	w := newWorld()
+	keep(t, w, 0, func(t *testing.T, k *Keeper) {
+		report(t, k, "a@1")
+		time.Sleep(time.Second)
+		r, held := report(t, k, "a@1")
+		if held != 20 || r.Spans != 40 || r.Full || r.Error != "" || w.pins() != 20 {
+			t.Errorf("%d spans of %d are held, %d pinned: %+v", held, r.Spans, w.pins(), r)
+		}
+		for i, span := range w.asked {
+			if first := i < 10; first != slices.Contains([]string{"a0", "a4", "a8", "a12", "a16", "a20", "a24", "a28", "a32", "a36"}, span) {
+				t.Fatalf("spans were fetched in the order %v", w.asked)
+			}
+		}
+
+		// A chunk that is lost comes back. Nothing else is fetched.
+		w.mu.Lock()
+		delete(w.have, (&fakeImage{ref: "a@1"}).id(4))
+		w.mu.Unlock()
+		time.Sleep(again + time.Second)
+		if w.asked[20] != "a4" || len(w.asked) != 21 {
+			t.Errorf("after a loss, %v was fetched", w.asked[20:])
+		}
+
+		// The members change: what the node is home of now is fetched, the rest let go.
+		w.mu.Lock()
+		w.shift = 1
+		w.mu.Unlock()
+		k.Refresh()
+		time.Sleep(time.Second)
+		if _, held := report(t, k, "a@1"); held != 20 || w.pins() != 20 || len(w.asked) != 31 {
+			t.Errorf("after a change %d spans are held, %d pinned, %d fetched", held, w.pins(), len(w.asked))
+		}
+
+		// Nobody asks for the image any more.
+		time.Sleep(ShareLease + time.Second)
+		if w.pins() != 0 || w.opened != 0 {
+			t.Errorf("after the lease %d chunks are pinned, %d images open", w.pins(), w.opened)
+		}
+	})
+}
+
+func TestKeeperPaces(t *testing.T) {
+	w := newWorld()
+	keep(t, w, 1<<20, func(t *testing.T, k *Keeper) {
+		report(t, k, "a@1")
+		time.Sleep(9 * time.Second) // a batch has 4 MiB, and the first needs no wait
+		if len(w.asked) != 12 {
+			t.Errorf("%d MiB were fetched in 9 s at 1 MiB/s", len(w.asked))
+		}
+		w.mu.Lock()
+		w.idle = 0 // readers wait
+		w.mu.Unlock()
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if len(w.asked) != 12 {
+			t.Errorf("%d MiB were fetched while readers waited", len(w.asked)-12)
+		}
+		time.Sleep(20 * time.Second)
+		if len(w.asked) != 20 {
+			t.Error("readers have stopped it for good")
+		}
+	})
+}
+
+func TestKeeperFewestCopiesFirst(t *testing.T) {
+	w := newWorld()
+	w.down = errors.New("registry is down")
+	keep(t, w, 0, func(t *testing.T, k *Keeper) {
+		for ref, copies := range map[string]int{"a@1": 1, "b@2": 0} {
+			if _, err := k.Keep(ref, copies); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Second)
+		if r, held := report(t, k, "a@1"); held != 0 || !strings.Contains(r.Error, "down") {
+			t.Errorf("in an outage: %d held, %+v", held, r)
+		}
+		if _, err := k.Keep("a@1", 1); err != nil {
+			t.Fatal(err)
+		}
+		w.mu.Lock()
+		w.down = nil
+		w.mu.Unlock()
+		time.Sleep(retryOpen + time.Second)
+		for i, span := range w.asked {
+			if strings.HasPrefix(span, "b") != (i < 20) {
+				t.Fatalf("spans were fetched in the order %v", w.asked)
+			}
+		}
+		if r, held := report(t, k, "a@1"); held != 20 || r.Error != "" {
+			t.Errorf("after the outage: %d held, %+v", held, r)
+		}
+	})
+}
+
+func TestKeeperBudget(t *testing.T) {
+	w := newWorld()
+	w.budget = 25 << 20
+	keep(t, w, 0, func(t *testing.T, k *Keeper) {
+		report(t, k, "a@1")
+		time.Sleep(time.Second)
+		report(t, k, "b@2")
+		report(t, k, "none@3")
+		time.Sleep(time.Second)
+		a, heldA := report(t, k, "a@1")
+		b, heldB := report(t, k, "b@2")
+		if a.Full || heldA != 20 || !b.Full || heldB != 5 || w.pins() != 25 {
+			t.Errorf("of a budget of 25: %d and %d held, full %v and %v, %d pinned", heldA, heldB, a.Full, b.Full, w.pins())
+		}
+		if r, _ := report(t, k, "none@3"); r.Error != "no such image" || r.View != "" {
+			t.Errorf("an image that can't be opened: %+v", r)
+		}
+	})
+}
+
+// held returns the spans of the given numbers, of n.
+func held(n int, list ...uint32) Bits {
+	b := NewBits(n)
+	for _, i := range list {
+		b.set(i, true)
+	}
+	return b
+}
+
+func TestJudge(t *testing.T) {
+	good := func(node string, list ...uint32) Answer {
+		return Answer{Node: node, Report: Report{View: "v", Spans: 4, Held: held(4, list...)}}
+	}
+	fullAnswer := good("full", 0)
+	fullAnswer.Report.Full = true
+	for _, tt := range []struct {
+		name    string
+		answers []Answer
+		safe    bool
+		copies  int
+		one     float64
+		why     string
+	}{
+		{"two copies", []Answer{good("a", 0, 1), good("b", 2, 3), good("c", 0, 1, 2, 3)}, true, 2, 1, "all of it is on 2 nodes at least"},
+		{"alone", []Answer{good("a", 0, 1, 2, 3)}, true, 1, 1, "all of it is on one node at least"},
+		{"one copy of some", []Answer{good("a", 0, 1), good("b", 0, 1, 2, 3)}, false, 1, 1, "50.0 % of it is on fewer than 2 nodes"},
+		{"no copy of some", []Answer{good("a", 0), good("b", 0)}, false, 0, 0.25, "75.0 % of it has no copy yet"},
+		{"not opened", []Answer{{Node: "a"}, {Node: "b"}}, false, 0, 0, "no node has opened it yet"},
+		{"full", []Answer{good("a", 0, 1, 2, 3), fullAnswer}, false, 1, 1, "75.0 % of it is on fewer than 2 nodes; full has no room"},
+		{"gone", []Answer{good("a", 0, 1, 2, 3), {Node: "b", Err: errors.New("x")}}, false, 1, 1, "100.0 % of it is on fewer than 2 nodes; b has no answer"},
+		{"broken", []Answer{good("a", 0, 1, 2, 3), {Node: "b", Report: Report{Error: "no manifest"}}}, false, 1, 1, "100.0 % of it is on fewer than 2 nodes; b: no manifest"},
+		{"other view", []Answer{good("a", 0, 1, 2, 3), good("c", 0, 1, 2), {Node: "b", Report: Report{View: "w", Spans: 4, Held: held(4, 3)}}}, false, 1, 1, "25.0 % of it is on fewer than 2 nodes; b has another view of it"},
+		{"nothing in it", []Answer{{Node: "a", Report: Report{View: "v"}}, {Node: "b", Report: Report{View: "v"}}}, true, 2, 1, "all of it is on 2 nodes at least"},
+		{"short set", []Answer{good("a", 0, 1, 2, 3), {Node: "b", Report: Report{View: "v", Spans: 4}}}, false, 1, 1, "100.0 % of it is on fewer than 2 nodes"},
+		{"nobody", nil, false, 0, 0, "no node has opened it yet"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := judge(tt.answers, 2, time.Now())
+			if s.Safe != tt.safe || s.Copies != tt.copies || s.One != tt.one || s.Why != tt.why {
+				t.Errorf("got %+v", s)
+			}
+		})
+	}
+}
+
+func TestSteward(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex // guards what follows
+		rounds := make(map[string]int)
+		safe := false
+		s := NewSteward(StewardConfig{Copies: 1, Ask: func(_ context.Context, ref string, _ int) []Answer {
+			mu.Lock()
+			defer mu.Unlock()
+			rounds[ref]++
+			r := Report{View: "v", Spans: 1, Held: NewBits(1)}
+			r.Held.set(0, safe)
+			return []Answer{{Node: "a", Report: r}}
+		}})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- s.Run(ctx) }()
+		status := func() Status {
+			st, err := s.Mounted("a@1", "node")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return st
+		}
+		if st := status(); st.Safe || st.Why == "" {
+			t.Errorf("before anybody was asked: %+v", st)
+		}
+		time.Sleep(busyRound + time.Second)
+		if st := status(); st.Safe || rounds["a@1"] != 2 {
+			t.Errorf("after %d rounds: %+v", rounds["a@1"], st)
+		}
+		mu.Lock()
+		safe = true
+		mu.Unlock()
+		s.Refresh()
+		time.Sleep(time.Second)
+		if st := status(); !st.Safe || rounds["a@1"] != 3 {
+			t.Errorf("after %d rounds: %+v", rounds["a@1"], st)
+		}
+		// Nobody has it mounted any more.
+		time.Sleep(2 * UseLease)
+		before := maps.Clone(rounds)
+		time.Sleep(10 * idleRound)
+		if rounds["a@1"] != before["a@1"] {
+			t.Errorf("%d rounds for an image that nobody has mounted", rounds["a@1"]-before["a@1"])
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
