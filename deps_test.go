@@ -43,11 +43,11 @@ var mayImport = map[string][]string{
 	"snapshotter":          {"chunk"},
 	"node": {
 		"chunk", "image", "image/codec", "image/estargz", "image/targz",
-		"origin", "origin/credential", "cri", "chunkstore", "scheduler", "fusefs", "peer", "wire", "dht", "seed", "snapshotter", "node/adminpb",
+		"origin", "origin/credential", "cri", "chunkstore", "scheduler", "fusefs", "peer", "wire", "dht", "seed", "copies", "snapshotter", "node/adminpb",
 	},
 	"node/adminpb": {},
 	"seed":         {"chunk"},
-	"cmd/graze":    {"cri", "image", "keeper", "node", "origin", "registry"},
+	"cmd/graze":    {"copies", "cri", "image", "keeper", "node", "origin", "registry"},
 	"copies":       {"chunk"},
 }
 

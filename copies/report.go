@@ -47,7 +47,7 @@ type Status struct {
 	Wanted int       `json:"wanted"` // copies that there shall be
 	One    float64   `json:"one"`    // share of the image of which there is a copy, 0 to 1
 	All    float64   `json:"all"`    // share of which there are as many as wanted
-	At     time.Time `json:"at"`     // when the nodes were asked
+	At     time.Time `json:"-"`      // when the nodes were asked, by the clock of who has the Status
 }
 
 // An Answer is what one member says of an image.

@@ -91,6 +91,10 @@ func (a admin) Stats(context.Context, *adminpb.StatsRequest) (*adminpb.StatsRepl
 			Ops: m.Ops, Reads: m.Reads, ReadBytes: m.ReadBytes, Errors: m.Errors,
 			ReadP50Ns: int64(m.ReadP50), ReadP99Ns: int64(m.ReadP99),
 			Chunks: m.Chunks, Local: m.Local,
+			Safety: &adminpb.Safety{
+				Safe: m.Safety.Safe, Why: m.Safety.Why, Copies: int64(m.Safety.Copies), Wanted: int64(m.Safety.Wanted),
+				One: m.Safety.One, All: m.Safety.All,
+			},
 			Layers: layersToPB(m.Layers),
 		}
 		reply.Mounts = append(reply.Mounts, out)

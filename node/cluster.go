@@ -71,6 +71,14 @@ type ClusterConfig struct {
 	// found by them.
 	Outside bool
 
+	// Copies is how many members are to hold each part of an image that is mounted
+	// anywhere. Default: 2; negative: only what is read is kept.
+	Copies int
+
+	// CompletionRate bounds what the node fetches for that, in bytes/s of unpacked
+	// content. Default: 32 MiB/s; negative: no bound.
+	CompletionRate int64
+
 	// Plain leaves bulk bytes unencrypted. All nodes must agree on it.
 	Plain bool
 

@@ -181,7 +181,7 @@ func (n *Node) Preheat(ctx context.Context, ref string, done func(PreheatResult)
 			var reply noticeReply
 			var err error
 			if m.ID == n.members.host.ID() {
-				reply, err = n.onNotice(ctx, msg)
+				reply, err = n.onNotice(ctx, m.ID, msg)
 			} else {
 				reply, err = n.members.tell(ctx, &m, msg)
 			}

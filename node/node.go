@@ -29,6 +29,7 @@ type Node struct {
 	sched   *scheduler.Scheduler
 	members *members     // nil if the node works alone
 	seeds   *seed.Keeper // nil if the node is no seed
+	outlast *survival    // nil if the node does nothing for images to outlast registries
 	proxy   *cri.Proxy   // nil if the node is not asked by kubelet
 	started time.Time
 	once    repeats
@@ -93,6 +94,9 @@ func Open(cfg Config) (*Node, error) {
 	if err == nil && cfg.CRI != nil {
 		err = n.serveUsers(*cfg.CRI, visitors)
 	}
+	if cfg.Cluster != nil && cfg.Cluster.Copies >= 0 && n.store != nil {
+		n.outlast = n.newSurvival(cfg.Cluster)
+	}
 	if err == nil && cfg.Cluster != nil && cfg.Cluster.Seed {
 		n.seeds, err = n.newSeeds(filepath.Join(cfg.State, "seeds.json"))
 	}
@@ -132,6 +136,9 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 	if n.seeds != nil {
 		below.Go(func() error { return n.seeds.Run(base) })
+	}
+	if n.outlast != nil {
+		below.Go(func() error { return n.survive(base) })
 	}
 
 	above, ctx := errgroup.WithContext(ctx)
@@ -272,6 +279,9 @@ func (n *Node) addMount(m *Mount) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.mounts = append(n.mounts, m)
+	if n.outlast != nil {
+		n.outlast.mounted()
+	}
 }
 
 func (n *Node) removeMount(m *Mount) {

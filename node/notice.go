@@ -13,6 +13,7 @@ import (
 	libp2p "github.com/libp2p/go-libp2p/core/peer"
 
 	"graze/chunk"
+	"graze/copies"
 	"graze/dht"
 )
 
@@ -34,6 +35,12 @@ const (
 	preheatNotice = "preheat"
 	// indexNotice asks the home of a layer for the layer's index.
 	indexNotice = "index"
+	// useNotice tells the steward of an image that a node has it mounted, and is
+	// answered with what is known of the image.
+	useNotice = "use"
+	// keepNotice asks a node to keep its share of an image, of which there are so
+	// many copies, and is answered with how much of that is there.
+	keepNotice = "keep"
 	// lookupNotice asks the home of a lookup for its answer, or any node for what
 	// it knows of it.
 	lookupNotice = "lookup"
@@ -52,6 +59,7 @@ type notice struct {
 	Lookup *askedLookup `json:"lookup,omitempty"`
 	Blob   *blobSource  `json:"blob,omitempty"`
 	Image  chunk.Blob   `json:"image,omitempty"` // digest of its manifest
+	Copies int          `json:"copies,omitempty"`
 }
 
 // A noticeReply is the answer to a notice.
@@ -63,6 +71,9 @@ type noticeReply struct {
 	Index   *layerRecord `json:"index,omitempty"`
 	Finding *toldFinding `json:"finding,omitempty"`
 	Holding *holding     `json:"holding,omitempty"`
+
+	Status *copies.Status `json:"status,omitempty"`
+	Report *copies.Report `json:"report,omitempty"`
 }
 
 // reasons are those of package chunk's errors that nodes tell each other.
@@ -134,7 +145,7 @@ func (n *Node) serveNotices(ctx context.Context) {
 			s.Reset()
 			return
 		}
-		reply, err := n.onNotice(ctx, msg)
+		reply, err := n.onNotice(ctx, chunk.PeerID(s.Conn().RemotePeer().String()), msg)
 		if err != nil {
 			reply.fail(err)
 		}
@@ -147,8 +158,8 @@ func (n *Node) serveNotices(ctx context.Context) {
 	n.members.host.P2P().RemoveStreamHandler(blobProtocol)
 }
 
-// onNotice does what a notice is about.
-func (n *Node) onNotice(ctx context.Context, msg notice) (noticeReply, error) {
+// onNotice does what a notice of another node, or of this one, is about.
+func (n *Node) onNotice(ctx context.Context, from chunk.PeerID, msg notice) (noticeReply, error) {
 	switch msg.Kind {
 	case mountedNotice:
 		if n.seeds == nil {
@@ -160,6 +171,10 @@ func (n *Node) onNotice(ctx context.Context, msg notice) (noticeReply, error) {
 		return noticeReply{Spans: spans}, err
 	case indexNotice:
 		return n.onIndexNotice(ctx, msg.Index)
+	case useNotice:
+		return n.onUseNotice(from, msg.Reference)
+	case keepNotice:
+		return n.onKeepNotice(msg.Reference, msg.Copies)
 	case lookupNotice:
 		return n.onLookupNotice(ctx, msg.Lookup)
 	case blobNotice:
@@ -180,7 +195,7 @@ func (n *Node) tellSeeds(ctx context.Context, img *Image) {
 		msg := notice{Kind: mountedNotice, Reference: img.byDigest()}
 		var err error
 		if m.ID == n.members.host.ID() {
-			_, err = n.onNotice(ctx, msg)
+			_, err = n.onNotice(ctx, m.ID, msg)
 		} else {
 			_, err = n.members.tell(ctx, &m, msg)
 		}

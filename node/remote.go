@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"graze/chunk"
+	"graze/copies"
 	"graze/node/adminpb"
 	"graze/seed"
 )
@@ -109,6 +110,11 @@ func (r *Remote) Stats(ctx context.Context) (Stats, error) {
 			Ops: m.GetOps(), Reads: m.GetReads(), ReadBytes: m.GetReadBytes(), Errors: m.GetErrors(),
 			ReadP50: time.Duration(m.GetReadP50Ns()), ReadP99: time.Duration(m.GetReadP99Ns()),
 			Chunks: m.GetChunks(), Local: m.GetLocal(),
+			Safety: copies.Status{
+				Safe: m.GetSafety().GetSafe(), Why: m.GetSafety().GetWhy(),
+				Copies: int(m.GetSafety().GetCopies()), Wanted: int(m.GetSafety().GetWanted()),
+				One: m.GetSafety().GetOne(), All: m.GetSafety().GetAll(),
+			},
 			Layers: layersFromPB(m.GetLayers()),
 		}
 		s.Mounts = append(s.Mounts, out)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"graze/chunk"
+	"graze/copies"
 	"graze/image"
 	"graze/scheduler"
 )
@@ -50,6 +51,7 @@ type MountStats struct {
 	Errors    int64         `json:"errors"` // reads that failed
 	Chunks    int64         `json:"chunks"` // of the image
 	Local     int64         `json:"local"`  // of them, those that the node has
+	Safety    copies.Status `json:"safety"` // whether the image could be read without its registry
 	ReadP50   time.Duration `json:"read_p50_ns"`
 	ReadP99   time.Duration `json:"read_p99_ns"`
 }
@@ -156,6 +158,7 @@ func (m *Mount) stats() MountStats {
 		Errors:    s.Failed,
 		Chunks:    int64(m.tree.View.NumChunks()),
 		Local:     m.local(),
+		Safety:    m.node.safety(m.tree.Image.byDigest()),
 		ReadP50:   s.Latency.Quantile(0.5),
 		ReadP99:   s.Latency.Quantile(0.99),
 	}

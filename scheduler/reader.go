@@ -219,6 +219,7 @@ func (sc *scan) extentAhead(e chunk.Extent) bool {
 
 // fill gets all misses, and has the spans in ahead fetched too.
 func (s *Scheduler) fill(ctx context.Context, misses []miss, ahead []chunk.Span) error {
+	defer s.demand.enter()()
 	begin := time.Now()
 	defer func() { s.counters.wait.Add(time.Since(begin)) }()
 	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.ReadDeadline, errDeadline)

@@ -179,6 +179,7 @@ type Scheduler struct {
 	uploads  *uploads
 	counters counters
 	recent   recent
+	demand   demand
 
 	// kick tells Run that something may be ready to start.
 	kick chan struct{}

@@ -37,6 +37,9 @@ func (s *Scheduler) Serve(ctx context.Context, from chunk.PeerID, req *PeerReque
 		s.counters.serve.absent.Add(1)
 		return w.Answer(&PeerAnswer{Item: All, Part: All, Status: StatusAbsent})
 	}
+	if req.Class == chunk.Demand {
+		defer s.demand.enter()()
+	}
 	if req.Deadline > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, req.Deadline, errDeadline)

@@ -156,6 +156,13 @@ func (k *Keeper) List() []Status {
 	return list
 }
 
+// Has reports whether an image is on the list.
+func (k *Keeper) Has(ref string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.findLocked(ref) >= 0
+}
+
 func (k *Keeper) findLocked(ref string) int {
 	return slices.IndexFunc(k.images, func(image *kept) bool { return image.status.Reference == ref })
 }

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
+	"graze/copies"
 	"graze/node"
 )
 
@@ -97,6 +99,20 @@ func imageOf(m node.MountStats) string {
 	return m.Reference
 }
 
+// verdict says whether an image is safe without its registry, and why.
+func verdict(s copies.Status) string {
+	answer := "no, "
+	if s.Safe {
+		answer = "yes, "
+	}
+	answer += s.Why
+	if s.Wanted > 0 {
+		// 100 % only of all.
+		answer += fmt.Sprintf(" (%.0f %% has a copy, %.0f %% has %d)", math.Floor(100*s.One), math.Floor(100*s.All), s.Wanted)
+	}
+	return answer
+}
+
 // printMounts prints the mounts of a node, with their layers, and where their
 // bytes came from.
 func (o *options) printMounts(s node.Stats) error {
@@ -111,6 +127,11 @@ func (o *options) printMounts(s node.Stats) error {
 	}
 	if err := w.Flush(); err != nil {
 		return err
+	}
+	for _, m := range s.Mounts {
+		if _, err := fmt.Fprintf(o.stdout, "safe without the registry: %s: %s\n", m.Dir, verdict(m.Safety)); err != nil {
+			return err
+		}
 	}
 	for _, src := range s.Sources {
 		if _, err := fmt.Fprintf(o.stdout, "from %s %s: %s in %d requests\n", src.Kind, src.Name, size(src.Bytes), src.Requests); err != nil {

@@ -34,6 +34,8 @@ type clusterShape struct {
 	rate         string // of a node's link, as tc(8) writes it
 	origin       string // of the registry's
 	encrypt      bool
+	copies       int    // that the cluster makes of what is mounted
+	seeds        bool   // the first node of each rack is a seed
 	settings     string // more lines of the table "cluster" of each node's configuration
 	pools        bool   // each rack gossips by itself; those after the first know an address of the first
 }
@@ -142,8 +144,10 @@ p2p = "%[4]s:7947"
 %[5]s
 rack = "rack-%[6]d"
 encrypt = %[7]t
-%[8]s
-`, n.state, c.key, n.name, n.addr, join, n.rack, c.shape.encrypt, c.shape.settings)
+copies = %[8]d
+seed = %[9]t
+%[10]s
+`, n.state, c.key, n.name, n.addr, join, n.rack, c.shape.encrypt, c.shape.copies, c.shape.seeds && i < c.shape.racks, c.shape.settings)
 	if err := errors.Join(os.Mkdir(n.mnt, 0o755), os.WriteFile(n.state+".toml", []byte(config), 0o600)); err != nil {
 		t.Fatal(err)
 	}

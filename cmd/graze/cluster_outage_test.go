@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -159,4 +162,83 @@ func (n *clusterNode) startImage(t testing.TB, ctx context.Context, img *testIma
 	}
 	t.Logf("%s: %s mounted after %.2f s, all read after %.2f s", n.name, img.ref, mounted.Seconds(), time.Since(begin).Seconds())
 	return s.Mounts[0]
+}
+
+// TestClusterOutlastsRegistry has each node read another part of an image, and the
+// registry end when the cluster says that it is safe without. Then one node more
+// is lost. The others read all of the image.
+func TestClusterOutlastsRegistry(t *testing.T) {
+	shape := clusterShape{nodes: 8, racks: 2, rate: "400mbit", origin: "400mbit", encrypt: true}
+	t.Run("copies", func(t *testing.T) {
+		shape := shape
+		shape.copies = 2
+		newCluster(t, shape).outlast(t, func(ctx context.Context, n *clusterNode) error {
+			s, err := n.stats(ctx)
+			if err != nil || len(s.Mounts) != 1 {
+				return fmt.Errorf("%d mounts, %w", len(s.Mounts), err)
+			}
+			if safety := s.Mounts[0].Safety; !safety.Safe {
+				return errors.New(safety.Why)
+			}
+			return nil
+		})
+	})
+	t.Run("seeds", func(t *testing.T) {
+		shape := shape
+		shape.seeds = true
+		newCluster(t, shape).outlast(t, func(ctx context.Context, n *clusterNode) error {
+			if n.name != "node-0" && n.name != "node-1" {
+				return nil
+			}
+			remote, err := node.Dial(node.Socket(n.state))
+			if err != nil {
+				return err
+			}
+			defer remote.Close()
+			list, err := remote.SeedList(ctx)
+			if err != nil || len(list) != 1 || list[0].Spans == 0 || list[0].Have < list[0].Spans {
+				return fmt.Errorf("the seed holds %+v, %w", list, err)
+			}
+			return nil
+		})
+	})
+}
+
+// outlast does the test on one cluster. safe says whether a node thinks that the
+// registry is not needed any more.
+func (c *testCluster) outlast(t *testing.T, safe func(context.Context, *clusterNode) error) {
+	ctx := waiting(t)
+	c.startAll(t, ctx)
+	img := c.reg.publish(t, "outlast", clusterLayers("outlast", sized(16<<20)))
+	c.reg.forget(t)
+	mountAll(t, ctx, c.nodes, img)
+	each(t, c.nodes, func(n *clusterNode) error {
+		var part []wantedFile
+		for i, f := range img.files {
+			if i%10 == slices.Index(c.nodes, n) {
+				part = append(part, f)
+			}
+		}
+		return n.read(ctx, part)
+	})
+	before, begin := c.reg.egress(t, img.layers, false), time.Now()
+	each(t, c.nodes, func(n *clusterNode) error { return poll(ctx, func() error { return safe(ctx, n) }) })
+	after := c.reg.egress(t, img.layers, false)
+	t.Logf("the readers took %d bytes from the registry; %.1f s later all is safe, and the registry has sent %d, each byte %.3f times",
+		before.bytes, time.Since(begin).Seconds(), after.bytes, after.ratio())
+	t.Log("\n" + graze(t, "ps", "--state", c.nodes[3].state))
+
+	c.reg.set(refuses)
+	lost := c.nodes[len(c.nodes)-1]
+	lost.kill()
+	left := c.nodes[:len(c.nodes)-1]
+	took := readAll(t, ctx, left, img)
+	t.Logf("%d nodes have read all in %.2f s, without the registry and without %s", len(left), took.Seconds(), lost.name)
+	each(t, left, func(n *clusterNode) error {
+		s, err := n.stats(ctx)
+		if err == nil && (len(s.Mounts) != 1 || s.Mounts[0].Errors > 0) {
+			err = fmt.Errorf("it has seen errors: %+v", s.Mounts)
+		}
+		return err
+	})
 }

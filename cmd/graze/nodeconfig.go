@@ -65,6 +65,8 @@ type clusterFile struct {
 	Weight       uint16   `toml:"weight" doc:"share of chunks relative to other nodes; 0: 100, and 400 for a seed"`
 	MemberIndex  bool     `toml:"member-indexes" doc:"have one node make the index of a layer that has none, for all; false: each makes its own"`
 	TagFreshness duration `toml:"tag-freshness" doc:"how long all nodes use what a registry has said of a tag, or of an image's indexes; negative: each asks each time"`
+	Copies       int      `toml:"copies" doc:"how many nodes are to hold each part of an image that is mounted anywhere, so that it outlasts its registry; 0: only what is read is kept"`
+	Completion   fileSize `toml:"completion-rate" doc:"most bytes a second that a node fetches for that; \"\": no bound"`
 	Encrypt      bool     `toml:"encrypt" doc:"encrypt chunks between nodes; all nodes must agree on it"`
 	UploadRate   fileSize `toml:"upload-rate" doc:"most bytes a second that others fetch from the node; \"\": no bound"`
 	RegistryRate fileSize `toml:"registry-rate" doc:"most bytes a second that the whole cluster asks of registries; \"\": no bound"`
@@ -92,6 +94,8 @@ func defaultNodeFile() nodeFile {
 			Bootstrap:    []string{},
 			MemberIndex:  true,
 			TagFreshness: duration(5 * time.Second),
+			Copies:       2,
+			Completion:   fileSize{32 << 20},
 		},
 	}
 }
@@ -145,6 +149,15 @@ func readNodeFile(name string) (nodeFile, error) {
 	return f, nil
 }
 
+// orNone returns n, or -1 for 0: where a file says none, package node has a
+// default for zero.
+func orNone[T int | int64](n T) T {
+	if n == 0 {
+		return -1
+	}
+	return n
+}
+
 // nodeConfig returns the settings in the form that package node has.
 func (f *nodeFile) nodeConfig(o *options) (node.Config, error) {
 	o.verbose = o.verbose || f.Verbose
@@ -155,6 +168,9 @@ func (f *nodeFile) nodeConfig(o *options) (node.Config, error) {
 		Stale:               node.StalePolicy{Deny: f.Registry.Stale == "deny", MaxAge: time.Duration(f.Registry.StaleMaxAge)},
 		AcceptUnverifiedTOC: f.Registry.UnverifiedTOC == "accept",
 		Log:                 o.logger(),
+	}
+	if n := f.Cluster.Copies; n < 0 || n > 8 {
+		return cfg, fmt.Errorf("cluster.copies is from 0 to 8, not %d", n)
 	}
 	if p := f.Registry.Stale; p != "allow" && p != "deny" {
 		return cfg, fmt.Errorf("registry.stale is allow or deny, not %q", p)
@@ -190,6 +206,8 @@ func (f *nodeFile) nodeConfig(o *options) (node.Config, error) {
 			Rack: c.Rack, Zone: c.Zone, Seed: c.Seed, Weight: c.Weight,
 			OwnIndexes:       !c.MemberIndex,
 			TagFreshness:     time.Duration(c.TagFreshness),
+			Copies:           orNone(c.Copies),
+			CompletionRate:   orNone(int64(c.Completion.byteSize)),
 			Plain:            !c.Encrypt,
 			UploadRate:       int64(c.UploadRate.byteSize),
 			RegistryBytes:    int64(c.RegistryRate.byteSize),

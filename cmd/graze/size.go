@@ -34,7 +34,7 @@ func (b *byteSize) Set(s string) error {
 			number = number[:n-1]
 		}
 	}
-	v, err := strconv.ParseFloat(number, 64)
+	v, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
 	if err != nil || !(v > 0) || v*math.Pow(2, float64(shift)) > math.MaxInt64/2 {
 		return fmt.Errorf("%q is no size: write a number of bytes, or one with KiB, MiB, GiB or TiB", s)
 	}

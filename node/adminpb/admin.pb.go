@@ -592,7 +592,8 @@ type Mount struct {
 	Chunks int64 `protobuf:"varint,14,opt,name=chunks,proto3" json:"chunks,omitempty"`
 	Local  int64 `protobuf:"varint,15,opt,name=local,proto3" json:"local,omitempty"`
 	// The registry did not answer when the image was mounted.
-	Stale         bool `protobuf:"varint,16,opt,name=stale,proto3" json:"stale,omitempty"`
+	Stale         bool    `protobuf:"varint,16,opt,name=stale,proto3" json:"stale,omitempty"`
+	Safety        *Safety `protobuf:"bytes,17,opt,name=safety,proto3" json:"safety,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -739,6 +740,100 @@ func (x *Mount) GetStale() bool {
 	return false
 }
 
+func (x *Mount) GetSafety() *Safety {
+	if x != nil {
+		return x.Safety
+	}
+	return nil
+}
+
+// Whether an image could be read without its registry.
+type Safety struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Safe  bool                   `protobuf:"varint,1,opt,name=safe,proto3" json:"safe,omitempty"`
+	Why   string                 `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`
+	// Of the part of which there are fewest, and as many as there shall be.
+	Copies int64 `protobuf:"varint,3,opt,name=copies,proto3" json:"copies,omitempty"`
+	Wanted int64 `protobuf:"varint,4,opt,name=wanted,proto3" json:"wanted,omitempty"`
+	// Shares of the image, 0 to 1, of which there is a copy, or all that are wanted.
+	One           float64 `protobuf:"fixed64,5,opt,name=one,proto3" json:"one,omitempty"`
+	All           float64 `protobuf:"fixed64,6,opt,name=all,proto3" json:"all,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Safety) Reset() {
+	*x = Safety{}
+	mi := &file_node_adminpb_admin_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Safety) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Safety) ProtoMessage() {}
+
+func (x *Safety) ProtoReflect() protoreflect.Message {
+	mi := &file_node_adminpb_admin_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Safety.ProtoReflect.Descriptor instead.
+func (*Safety) Descriptor() ([]byte, []int) {
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Safety) GetSafe() bool {
+	if x != nil {
+		return x.Safe
+	}
+	return false
+}
+
+func (x *Safety) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *Safety) GetCopies() int64 {
+	if x != nil {
+		return x.Copies
+	}
+	return 0
+}
+
+func (x *Safety) GetWanted() int64 {
+	if x != nil {
+		return x.Wanted
+	}
+	return 0
+}
+
+func (x *Safety) GetOne() float64 {
+	if x != nil {
+		return x.One
+	}
+	return 0
+}
+
+func (x *Safety) GetAll() float64 {
+	if x != nil {
+		return x.All
+	}
+	return 0
+}
+
 type Layer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Digest        string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
@@ -751,7 +846,7 @@ type Layer struct {
 
 func (x *Layer) Reset() {
 	*x = Layer{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[6]
+	mi := &file_node_adminpb_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -763,7 +858,7 @@ func (x *Layer) String() string {
 func (*Layer) ProtoMessage() {}
 
 func (x *Layer) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[6]
+	mi := &file_node_adminpb_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -776,7 +871,7 @@ func (x *Layer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Layer.ProtoReflect.Descriptor instead.
 func (*Layer) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{6}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Layer) GetDigest() string {
@@ -823,7 +918,7 @@ type Source struct {
 
 func (x *Source) Reset() {
 	*x = Source{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[7]
+	mi := &file_node_adminpb_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -835,7 +930,7 @@ func (x *Source) String() string {
 func (*Source) ProtoMessage() {}
 
 func (x *Source) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[7]
+	mi := &file_node_adminpb_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -848,7 +943,7 @@ func (x *Source) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Source.ProtoReflect.Descriptor instead.
 func (*Source) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{7}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Source) GetName() string {
@@ -923,7 +1018,7 @@ type Reads struct {
 
 func (x *Reads) Reset() {
 	*x = Reads{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[8]
+	mi := &file_node_adminpb_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -935,7 +1030,7 @@ func (x *Reads) String() string {
 func (*Reads) ProtoMessage() {}
 
 func (x *Reads) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[8]
+	mi := &file_node_adminpb_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -948,7 +1043,7 @@ func (x *Reads) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reads.ProtoReflect.Descriptor instead.
 func (*Reads) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{8}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Reads) GetHits() int64 {
@@ -1020,7 +1115,7 @@ type Store struct {
 
 func (x *Store) Reset() {
 	*x = Store{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[9]
+	mi := &file_node_adminpb_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1032,7 +1127,7 @@ func (x *Store) String() string {
 func (*Store) ProtoMessage() {}
 
 func (x *Store) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[9]
+	mi := &file_node_adminpb_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1045,7 +1140,7 @@ func (x *Store) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Store.ProtoReflect.Descriptor instead.
 func (*Store) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{9}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Store) GetBytes() int64 {
@@ -1095,7 +1190,7 @@ type MountRequest struct {
 
 func (x *MountRequest) Reset() {
 	*x = MountRequest{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[10]
+	mi := &file_node_adminpb_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1107,7 +1202,7 @@ func (x *MountRequest) String() string {
 func (*MountRequest) ProtoMessage() {}
 
 func (x *MountRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[10]
+	mi := &file_node_adminpb_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1120,7 +1215,7 @@ func (x *MountRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MountRequest.ProtoReflect.Descriptor instead.
 func (*MountRequest) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{10}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *MountRequest) GetReference() string {
@@ -1157,7 +1252,7 @@ type MountReply struct {
 
 func (x *MountReply) Reset() {
 	*x = MountReply{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[11]
+	mi := &file_node_adminpb_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1169,7 +1264,7 @@ func (x *MountReply) String() string {
 func (*MountReply) ProtoMessage() {}
 
 func (x *MountReply) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[11]
+	mi := &file_node_adminpb_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1182,7 +1277,7 @@ func (x *MountReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MountReply.ProtoReflect.Descriptor instead.
 func (*MountReply) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{11}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *MountReply) GetReply() isMountReply_Reply {
@@ -1237,7 +1332,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[12]
+	mi := &file_node_adminpb_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1249,7 +1344,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[12]
+	mi := &file_node_adminpb_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1262,7 +1357,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{12}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Progress) GetLayer() string {
@@ -1303,7 +1398,7 @@ type Mounted struct {
 
 func (x *Mounted) Reset() {
 	*x = Mounted{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[13]
+	mi := &file_node_adminpb_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1315,7 +1410,7 @@ func (x *Mounted) String() string {
 func (*Mounted) ProtoMessage() {}
 
 func (x *Mounted) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[13]
+	mi := &file_node_adminpb_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1328,7 +1423,7 @@ func (x *Mounted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mounted.ProtoReflect.Descriptor instead.
 func (*Mounted) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{13}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Mounted) GetDir() string {
@@ -1402,7 +1497,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[14]
+	mi := &file_node_adminpb_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1414,7 +1509,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[14]
+	mi := &file_node_adminpb_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1427,7 +1522,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{14}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{15}
 }
 
 type VerifyReply struct {
@@ -1443,7 +1538,7 @@ type VerifyReply struct {
 
 func (x *VerifyReply) Reset() {
 	*x = VerifyReply{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[15]
+	mi := &file_node_adminpb_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1455,7 +1550,7 @@ func (x *VerifyReply) String() string {
 func (*VerifyReply) ProtoMessage() {}
 
 func (x *VerifyReply) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[15]
+	mi := &file_node_adminpb_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1468,7 +1563,7 @@ func (x *VerifyReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyReply.ProtoReflect.Descriptor instead.
 func (*VerifyReply) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{15}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *VerifyReply) GetChunks() int64 {
@@ -1507,7 +1602,7 @@ type PeersRequest struct {
 
 func (x *PeersRequest) Reset() {
 	*x = PeersRequest{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[16]
+	mi := &file_node_adminpb_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1519,7 +1614,7 @@ func (x *PeersRequest) String() string {
 func (*PeersRequest) ProtoMessage() {}
 
 func (x *PeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[16]
+	mi := &file_node_adminpb_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1532,7 +1627,7 @@ func (x *PeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersRequest.ProtoReflect.Descriptor instead.
 func (*PeersRequest) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{16}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{17}
 }
 
 type PeersReply struct {
@@ -1544,7 +1639,7 @@ type PeersReply struct {
 
 func (x *PeersReply) Reset() {
 	*x = PeersReply{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[17]
+	mi := &file_node_adminpb_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1556,7 +1651,7 @@ func (x *PeersReply) String() string {
 func (*PeersReply) ProtoMessage() {}
 
 func (x *PeersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[17]
+	mi := &file_node_adminpb_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1569,7 +1664,7 @@ func (x *PeersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersReply.ProtoReflect.Descriptor instead.
 func (*PeersReply) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{17}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PeersReply) GetPeers() []*Peer {
@@ -1606,7 +1701,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[18]
+	mi := &file_node_adminpb_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1618,7 +1713,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[18]
+	mi := &file_node_adminpb_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1631,7 +1726,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{18}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Peer) GetId() string {
@@ -1776,7 +1871,7 @@ type PreheatRequest struct {
 
 func (x *PreheatRequest) Reset() {
 	*x = PreheatRequest{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[19]
+	mi := &file_node_adminpb_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1788,7 +1883,7 @@ func (x *PreheatRequest) String() string {
 func (*PreheatRequest) ProtoMessage() {}
 
 func (x *PreheatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[19]
+	mi := &file_node_adminpb_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1801,7 +1896,7 @@ func (x *PreheatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreheatRequest.ProtoReflect.Descriptor instead.
 func (*PreheatRequest) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{19}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PreheatRequest) GetReference() string {
@@ -1822,7 +1917,7 @@ type PreheatReply struct {
 
 func (x *PreheatReply) Reset() {
 	*x = PreheatReply{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[20]
+	mi := &file_node_adminpb_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1834,7 +1929,7 @@ func (x *PreheatReply) String() string {
 func (*PreheatReply) ProtoMessage() {}
 
 func (x *PreheatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[20]
+	mi := &file_node_adminpb_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1847,7 +1942,7 @@ func (x *PreheatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreheatReply.ProtoReflect.Descriptor instead.
 func (*PreheatReply) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{20}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PreheatReply) GetNode() string {
@@ -1880,7 +1975,7 @@ type SeedRequest struct {
 
 func (x *SeedRequest) Reset() {
 	*x = SeedRequest{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[21]
+	mi := &file_node_adminpb_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1892,7 +1987,7 @@ func (x *SeedRequest) String() string {
 func (*SeedRequest) ProtoMessage() {}
 
 func (x *SeedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[21]
+	mi := &file_node_adminpb_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1905,7 +2000,7 @@ func (x *SeedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeedRequest.ProtoReflect.Descriptor instead.
 func (*SeedRequest) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{21}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SeedRequest) GetReference() string {
@@ -1923,7 +2018,7 @@ type SeedListRequest struct {
 
 func (x *SeedListRequest) Reset() {
 	*x = SeedListRequest{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[22]
+	mi := &file_node_adminpb_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1935,7 +2030,7 @@ func (x *SeedListRequest) String() string {
 func (*SeedListRequest) ProtoMessage() {}
 
 func (x *SeedListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[22]
+	mi := &file_node_adminpb_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1948,7 +2043,7 @@ func (x *SeedListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeedListRequest.ProtoReflect.Descriptor instead.
 func (*SeedListRequest) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{22}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{23}
 }
 
 type SeedListReply struct {
@@ -1960,7 +2055,7 @@ type SeedListReply struct {
 
 func (x *SeedListReply) Reset() {
 	*x = SeedListReply{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[23]
+	mi := &file_node_adminpb_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1972,7 +2067,7 @@ func (x *SeedListReply) String() string {
 func (*SeedListReply) ProtoMessage() {}
 
 func (x *SeedListReply) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[23]
+	mi := &file_node_adminpb_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1985,7 +2080,7 @@ func (x *SeedListReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeedListReply.ProtoReflect.Descriptor instead.
 func (*SeedListReply) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{23}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SeedListReply) GetSeeds() []*Seed {
@@ -2007,7 +2102,7 @@ type Seed struct {
 
 func (x *Seed) Reset() {
 	*x = Seed{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[24]
+	mi := &file_node_adminpb_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2019,7 +2114,7 @@ func (x *Seed) String() string {
 func (*Seed) ProtoMessage() {}
 
 func (x *Seed) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[24]
+	mi := &file_node_adminpb_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2032,7 +2127,7 @@ func (x *Seed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Seed.ProtoReflect.Descriptor instead.
 func (*Seed) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{24}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Seed) GetReference() string {
@@ -2138,7 +2233,7 @@ const file_node_adminpb_admin_proto_rawDesc = "" +
 	"\tredirects\x18\x03 \x01(\x03R\tredirects\x12\x12\n" +
 	"\x04busy\x18\x04 \x01(\x03R\x04busy\x12\x16\n" +
 	"\x06absent\x18\x05 \x01(\x03R\x06absent\x12\x1c\n" +
-	"\tabandoned\x18\x06 \x01(\x03R\tabandoned\"\xa5\x03\n" +
+	"\tabandoned\x18\x06 \x01(\x03R\tabandoned\"\xd5\x03\n" +
 	"\x05Mount\x12\x10\n" +
 	"\x03dir\x18\x01 \x01(\tR\x03dir\x12\x1c\n" +
 	"\treference\x18\x02 \x01(\tR\treference\x12\x16\n" +
@@ -2157,7 +2252,15 @@ const file_node_adminpb_admin_proto_rawDesc = "" +
 	"\vread_p99_ns\x18\r \x01(\x03R\treadP99Ns\x12\x16\n" +
 	"\x06chunks\x18\x0e \x01(\x03R\x06chunks\x12\x14\n" +
 	"\x05local\x18\x0f \x01(\x03R\x05local\x12\x14\n" +
-	"\x05stale\x18\x10 \x01(\bR\x05stale\"a\n" +
+	"\x05stale\x18\x10 \x01(\bR\x05stale\x12.\n" +
+	"\x06safety\x18\x11 \x01(\v2\x16.graze.admin.v1.SafetyR\x06safety\"\x82\x01\n" +
+	"\x06Safety\x12\x12\n" +
+	"\x04safe\x18\x01 \x01(\bR\x04safe\x12\x10\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why\x12\x16\n" +
+	"\x06copies\x18\x03 \x01(\x03R\x06copies\x12\x16\n" +
+	"\x06wanted\x18\x04 \x01(\x03R\x06wanted\x12\x10\n" +
+	"\x03one\x18\x05 \x01(\x01R\x03one\x12\x10\n" +
+	"\x03all\x18\x06 \x01(\x01R\x03all\"a\n" +
 	"\x05Layer\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x03R\x04size\x12\x16\n" +
@@ -2285,7 +2388,7 @@ func file_node_adminpb_admin_proto_rawDescGZIP() []byte {
 	return file_node_adminpb_admin_proto_rawDescData
 }
 
-var file_node_adminpb_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_node_adminpb_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_node_adminpb_admin_proto_goTypes = []any{
 	(*StatsRequest)(nil),    // 0: graze.admin.v1.StatsRequest
 	(*StatsReply)(nil),      // 1: graze.admin.v1.StatsReply
@@ -2293,69 +2396,71 @@ var file_node_adminpb_admin_proto_goTypes = []any{
 	(*Outside)(nil),         // 3: graze.admin.v1.Outside
 	(*Served)(nil),          // 4: graze.admin.v1.Served
 	(*Mount)(nil),           // 5: graze.admin.v1.Mount
-	(*Layer)(nil),           // 6: graze.admin.v1.Layer
-	(*Source)(nil),          // 7: graze.admin.v1.Source
-	(*Reads)(nil),           // 8: graze.admin.v1.Reads
-	(*Store)(nil),           // 9: graze.admin.v1.Store
-	(*MountRequest)(nil),    // 10: graze.admin.v1.MountRequest
-	(*MountReply)(nil),      // 11: graze.admin.v1.MountReply
-	(*Progress)(nil),        // 12: graze.admin.v1.Progress
-	(*Mounted)(nil),         // 13: graze.admin.v1.Mounted
-	(*VerifyRequest)(nil),   // 14: graze.admin.v1.VerifyRequest
-	(*VerifyReply)(nil),     // 15: graze.admin.v1.VerifyReply
-	(*PeersRequest)(nil),    // 16: graze.admin.v1.PeersRequest
-	(*PeersReply)(nil),      // 17: graze.admin.v1.PeersReply
-	(*Peer)(nil),            // 18: graze.admin.v1.Peer
-	(*PreheatRequest)(nil),  // 19: graze.admin.v1.PreheatRequest
-	(*PreheatReply)(nil),    // 20: graze.admin.v1.PreheatReply
-	(*SeedRequest)(nil),     // 21: graze.admin.v1.SeedRequest
-	(*SeedListRequest)(nil), // 22: graze.admin.v1.SeedListRequest
-	(*SeedListReply)(nil),   // 23: graze.admin.v1.SeedListReply
-	(*Seed)(nil),            // 24: graze.admin.v1.Seed
-	nil,                     // 25: graze.admin.v1.Cluster.RejectedEntry
-	nil,                     // 26: graze.admin.v1.Cluster.ViolationsEntry
-	nil,                     // 27: graze.admin.v1.Cluster.ErrorsEntry
-	nil,                     // 28: graze.admin.v1.Cluster.LinksEntry
+	(*Safety)(nil),          // 6: graze.admin.v1.Safety
+	(*Layer)(nil),           // 7: graze.admin.v1.Layer
+	(*Source)(nil),          // 8: graze.admin.v1.Source
+	(*Reads)(nil),           // 9: graze.admin.v1.Reads
+	(*Store)(nil),           // 10: graze.admin.v1.Store
+	(*MountRequest)(nil),    // 11: graze.admin.v1.MountRequest
+	(*MountReply)(nil),      // 12: graze.admin.v1.MountReply
+	(*Progress)(nil),        // 13: graze.admin.v1.Progress
+	(*Mounted)(nil),         // 14: graze.admin.v1.Mounted
+	(*VerifyRequest)(nil),   // 15: graze.admin.v1.VerifyRequest
+	(*VerifyReply)(nil),     // 16: graze.admin.v1.VerifyReply
+	(*PeersRequest)(nil),    // 17: graze.admin.v1.PeersRequest
+	(*PeersReply)(nil),      // 18: graze.admin.v1.PeersReply
+	(*Peer)(nil),            // 19: graze.admin.v1.Peer
+	(*PreheatRequest)(nil),  // 20: graze.admin.v1.PreheatRequest
+	(*PreheatReply)(nil),    // 21: graze.admin.v1.PreheatReply
+	(*SeedRequest)(nil),     // 22: graze.admin.v1.SeedRequest
+	(*SeedListRequest)(nil), // 23: graze.admin.v1.SeedListRequest
+	(*SeedListReply)(nil),   // 24: graze.admin.v1.SeedListReply
+	(*Seed)(nil),            // 25: graze.admin.v1.Seed
+	nil,                     // 26: graze.admin.v1.Cluster.RejectedEntry
+	nil,                     // 27: graze.admin.v1.Cluster.ViolationsEntry
+	nil,                     // 28: graze.admin.v1.Cluster.ErrorsEntry
+	nil,                     // 29: graze.admin.v1.Cluster.LinksEntry
 }
 var file_node_adminpb_admin_proto_depIdxs = []int32{
 	5,  // 0: graze.admin.v1.StatsReply.mounts:type_name -> graze.admin.v1.Mount
-	7,  // 1: graze.admin.v1.StatsReply.sources:type_name -> graze.admin.v1.Source
-	8,  // 2: graze.admin.v1.StatsReply.reads:type_name -> graze.admin.v1.Reads
-	9,  // 3: graze.admin.v1.StatsReply.store:type_name -> graze.admin.v1.Store
+	8,  // 1: graze.admin.v1.StatsReply.sources:type_name -> graze.admin.v1.Source
+	9,  // 2: graze.admin.v1.StatsReply.reads:type_name -> graze.admin.v1.Reads
+	10, // 3: graze.admin.v1.StatsReply.store:type_name -> graze.admin.v1.Store
 	4,  // 4: graze.admin.v1.StatsReply.served:type_name -> graze.admin.v1.Served
 	2,  // 5: graze.admin.v1.StatsReply.cluster:type_name -> graze.admin.v1.Cluster
-	25, // 6: graze.admin.v1.Cluster.rejected:type_name -> graze.admin.v1.Cluster.RejectedEntry
-	26, // 7: graze.admin.v1.Cluster.violations:type_name -> graze.admin.v1.Cluster.ViolationsEntry
-	27, // 8: graze.admin.v1.Cluster.errors:type_name -> graze.admin.v1.Cluster.ErrorsEntry
-	28, // 9: graze.admin.v1.Cluster.links:type_name -> graze.admin.v1.Cluster.LinksEntry
+	26, // 6: graze.admin.v1.Cluster.rejected:type_name -> graze.admin.v1.Cluster.RejectedEntry
+	27, // 7: graze.admin.v1.Cluster.violations:type_name -> graze.admin.v1.Cluster.ViolationsEntry
+	28, // 8: graze.admin.v1.Cluster.errors:type_name -> graze.admin.v1.Cluster.ErrorsEntry
+	29, // 9: graze.admin.v1.Cluster.links:type_name -> graze.admin.v1.Cluster.LinksEntry
 	3,  // 10: graze.admin.v1.Cluster.outside:type_name -> graze.admin.v1.Outside
-	6,  // 11: graze.admin.v1.Mount.layers:type_name -> graze.admin.v1.Layer
-	12, // 12: graze.admin.v1.MountReply.progress:type_name -> graze.admin.v1.Progress
-	13, // 13: graze.admin.v1.MountReply.mounted:type_name -> graze.admin.v1.Mounted
-	6,  // 14: graze.admin.v1.Mounted.layers:type_name -> graze.admin.v1.Layer
-	18, // 15: graze.admin.v1.PeersReply.peers:type_name -> graze.admin.v1.Peer
-	24, // 16: graze.admin.v1.SeedListReply.seeds:type_name -> graze.admin.v1.Seed
-	0,  // 17: graze.admin.v1.Admin.Stats:input_type -> graze.admin.v1.StatsRequest
-	10, // 18: graze.admin.v1.Admin.Mount:input_type -> graze.admin.v1.MountRequest
-	16, // 19: graze.admin.v1.Admin.Peers:input_type -> graze.admin.v1.PeersRequest
-	19, // 20: graze.admin.v1.Admin.Preheat:input_type -> graze.admin.v1.PreheatRequest
-	21, // 21: graze.admin.v1.Admin.SeedAdd:input_type -> graze.admin.v1.SeedRequest
-	21, // 22: graze.admin.v1.Admin.SeedRemove:input_type -> graze.admin.v1.SeedRequest
-	22, // 23: graze.admin.v1.Admin.SeedList:input_type -> graze.admin.v1.SeedListRequest
-	14, // 24: graze.admin.v1.Admin.Verify:input_type -> graze.admin.v1.VerifyRequest
-	1,  // 25: graze.admin.v1.Admin.Stats:output_type -> graze.admin.v1.StatsReply
-	11, // 26: graze.admin.v1.Admin.Mount:output_type -> graze.admin.v1.MountReply
-	17, // 27: graze.admin.v1.Admin.Peers:output_type -> graze.admin.v1.PeersReply
-	20, // 28: graze.admin.v1.Admin.Preheat:output_type -> graze.admin.v1.PreheatReply
-	21, // 29: graze.admin.v1.Admin.SeedAdd:output_type -> graze.admin.v1.SeedRequest
-	21, // 30: graze.admin.v1.Admin.SeedRemove:output_type -> graze.admin.v1.SeedRequest
-	23, // 31: graze.admin.v1.Admin.SeedList:output_type -> graze.admin.v1.SeedListReply
-	15, // 32: graze.admin.v1.Admin.Verify:output_type -> graze.admin.v1.VerifyReply
-	25, // [25:33] is the sub-list for method output_type
-	17, // [17:25] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	7,  // 11: graze.admin.v1.Mount.layers:type_name -> graze.admin.v1.Layer
+	6,  // 12: graze.admin.v1.Mount.safety:type_name -> graze.admin.v1.Safety
+	13, // 13: graze.admin.v1.MountReply.progress:type_name -> graze.admin.v1.Progress
+	14, // 14: graze.admin.v1.MountReply.mounted:type_name -> graze.admin.v1.Mounted
+	7,  // 15: graze.admin.v1.Mounted.layers:type_name -> graze.admin.v1.Layer
+	19, // 16: graze.admin.v1.PeersReply.peers:type_name -> graze.admin.v1.Peer
+	25, // 17: graze.admin.v1.SeedListReply.seeds:type_name -> graze.admin.v1.Seed
+	0,  // 18: graze.admin.v1.Admin.Stats:input_type -> graze.admin.v1.StatsRequest
+	11, // 19: graze.admin.v1.Admin.Mount:input_type -> graze.admin.v1.MountRequest
+	17, // 20: graze.admin.v1.Admin.Peers:input_type -> graze.admin.v1.PeersRequest
+	20, // 21: graze.admin.v1.Admin.Preheat:input_type -> graze.admin.v1.PreheatRequest
+	22, // 22: graze.admin.v1.Admin.SeedAdd:input_type -> graze.admin.v1.SeedRequest
+	22, // 23: graze.admin.v1.Admin.SeedRemove:input_type -> graze.admin.v1.SeedRequest
+	23, // 24: graze.admin.v1.Admin.SeedList:input_type -> graze.admin.v1.SeedListRequest
+	15, // 25: graze.admin.v1.Admin.Verify:input_type -> graze.admin.v1.VerifyRequest
+	1,  // 26: graze.admin.v1.Admin.Stats:output_type -> graze.admin.v1.StatsReply
+	12, // 27: graze.admin.v1.Admin.Mount:output_type -> graze.admin.v1.MountReply
+	18, // 28: graze.admin.v1.Admin.Peers:output_type -> graze.admin.v1.PeersReply
+	21, // 29: graze.admin.v1.Admin.Preheat:output_type -> graze.admin.v1.PreheatReply
+	22, // 30: graze.admin.v1.Admin.SeedAdd:output_type -> graze.admin.v1.SeedRequest
+	22, // 31: graze.admin.v1.Admin.SeedRemove:output_type -> graze.admin.v1.SeedRequest
+	24, // 32: graze.admin.v1.Admin.SeedList:output_type -> graze.admin.v1.SeedListReply
+	16, // 33: graze.admin.v1.Admin.Verify:output_type -> graze.admin.v1.VerifyReply
+	26, // [26:34] is the sub-list for method output_type
+	18, // [18:26] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_node_adminpb_admin_proto_init() }
@@ -2363,7 +2468,7 @@ func file_node_adminpb_admin_proto_init() {
 	if File_node_adminpb_admin_proto != nil {
 		return
 	}
-	file_node_adminpb_admin_proto_msgTypes[11].OneofWrappers = []any{
+	file_node_adminpb_admin_proto_msgTypes[12].OneofWrappers = []any{
 		(*MountReply_Progress)(nil),
 		(*MountReply_Mounted)(nil),
 	}
@@ -2373,7 +2478,7 @@ func file_node_adminpb_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_node_adminpb_admin_proto_rawDesc), len(file_node_adminpb_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   29,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
