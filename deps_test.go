@@ -22,6 +22,7 @@ var mayImport = map[string][]string{
 	"image/codec":          {"chunk", "image/inflate"},
 	"image/estargz":        {"chunk", "image", "image/codec"},
 	"image/targz":          {"chunk", "image", "image/codec", "image/inflate"},
+	"image/rafs":           {"chunk", "image"},
 	"image/imagetest":      {"chunk", "image", "image/codec"},
 	"origin":               {"chunk"},
 	"origin/credential":    {"chunk", "origin"},

@@ -23,6 +23,9 @@ const (
 	// Zstd spans start at a frame (RFC 8878) and hold one or more frames,
 	// skippable ones among them.
 	Zstd Codec = 4
+	// LZ4 spans are one LZ4 block without a frame around it, and so of no more
+	// than MaxSize decoded bytes. All of the block is needed to decode any of it.
+	LZ4 Codec = 5
 )
 
 // String returns the codec's name.
@@ -36,6 +39,8 @@ func (c Codec) String() string {
 		return "deflate"
 	case Zstd:
 		return "zstd"
+	case LZ4:
+		return "lz4"
 	}
 	return fmt.Sprintf("codec(%d)", uint8(c))
 }

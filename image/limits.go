@@ -26,4 +26,4 @@ const (
 const maxInfo = 64 << 20
 
 // maxCodec is the highest number of a codec.
-const maxCodec = chunk.Zstd
+const maxCodec = chunk.LZ4

@@ -167,8 +167,10 @@ func (q *queue) gather(first *fetch, most int64, admit func(chunk.Class) bool) [
 
 // joins reports whether span b can be decoded in one pass after span a.
 func joins(a, b *chunk.Span) bool {
-	if a.Codec != b.Codec && !(isGzip(a.Codec) && isGzip(b.Codec)) {
-		return false
+	switch {
+	case a.Codec == b.Codec, isGzip(a.Codec) && isGzip(b.Codec):
+	case isGzip(a.Codec), isGzip(b.Codec), b.Off < a.Off+a.Len:
+		return false // the other codecs begin anew with each span
 	}
 	return b.Start+b.Parts[0].At-(a.Start+a.Decoded()) <= maxDecodedGap
 }

@@ -50,6 +50,8 @@ func TestGather(t *testing.T) {
 		{"gzip and deflate", []row{{0, M, codec(chunk.Gzip)}, {M, M, codec(chunk.Deflate)}}, 2},
 		{"raw and gzip", []row{{0, M, nil}, {M, M, codec(chunk.Gzip)}}, 1},
 		{"zstd and deflate", []row{{0, M, codec(chunk.Zstd)}, {M, M, codec(chunk.Deflate)}}, 1},
+		{"raw, zstd and LZ4", []row{{0, M, nil}, {M, M, codec(chunk.Zstd)}, {2 * M, M, codec(chunk.LZ4)}}, 3},
+		{"overlap of raw and zstd", []row{{0, M, nil}, {M - 10, M, codec(chunk.Zstd)}}, 1},
 		{"begins with a suspect", []row{{0, M, func(f *fetch) { f.alone = true }}, {M, M, nil}}, 1},
 		{"meets a suspect", []row{{0, M, nil}, {M, M, func(f *fetch) { f.alone = true }}}, 1},
 		{"small gap that decodes to much", []row{{0, M, nil}, {M + K, M, func(f *fetch) { f.span.Start = 64 * M }}}, 1},

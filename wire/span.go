@@ -54,7 +54,7 @@ func checkPlace(s *chunk.Span) error {
 		return fmt.Errorf("decoded offset %d can't be", s.Start)
 	}
 	switch s.Codec {
-	case chunk.Raw, chunk.Gzip, chunk.Zstd:
+	case chunk.Raw, chunk.Gzip, chunk.Zstd, chunk.LZ4:
 		if s.Bits != 0 || s.Window != nil {
 			return fmt.Errorf("a %s span has bits or a window", s.Codec)
 		}

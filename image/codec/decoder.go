@@ -115,7 +115,8 @@ type state struct {
 	src  source
 	gz   *members // made on first use, like zd
 	zd   *zstd.Decoder
-	dec  io.Reader // decodes src: src.in itself, gz or zd; nil before the first span
+	lz   block
+	dec  io.Reader // decodes src: src.in itself, gz, zd or lz; nil before the first span
 	code chunk.Codec
 	at   int64  // where in the decoded bytes of the blob dec is
 	buf  []byte // the current part
@@ -131,6 +132,7 @@ func (st *state) release() {
 	if st.zd != nil {
 		st.zd.Reset(nil)
 	}
+	st.lz.release()
 	if cap(st.buf) > maxPooled {
 		st.buf = nil
 	}
@@ -178,6 +180,9 @@ func (st *state) open(s *chunk.Span, first bool, window []byte) error {
 		return nil
 	case chunk.Zstd:
 		return st.openZstd()
+	case chunk.LZ4:
+		st.dec = &st.lz
+		return st.lz.start(&st.src.in, s.Len, s.Decoded())
 	}
 	return fmt.Errorf("unknown %s", s.Codec)
 }

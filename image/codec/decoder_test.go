@@ -13,6 +13,7 @@ import (
 	"github.com/klauspost/compress/flate"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
+	"github.com/pierrec/lz4/v4"
 
 	"graze/chunk"
 	"graze/image/inflate"
@@ -179,11 +180,59 @@ func zstdLayer(t *testing.T) *layer {
 	return l
 }
 
+// lz4Layer has four blocks. Of the second only the beginning is wanted, and the
+// third has two spans.
+func lz4Layer(t *testing.T) *layer {
+	l := &layer{plain: text(5, 400_000)}
+	at := []int{0}
+	for i := range 4 {
+		dst := make([]byte, lz4.CompressBlockBound(100_000))
+		n, err := lz4.CompressBlock(l.plain[i*100_000:(i+1)*100_000], dst, nil)
+		if err != nil || n == 0 {
+			t.Fatalf("block of %d bytes: %v", n, err)
+		}
+		l.enc = append(l.enc, dst[:n]...)
+		at = append(at, len(l.enc))
+	}
+	l.add(chunk.LZ4, at[0], at[1]-at[0], 0, 0, 50_000, 50_000, 100_000)
+	l.add(chunk.LZ4, at[1], at[2]-at[1], 100_000, 100_000, 110_000)
+	l.add(chunk.LZ4, at[2], at[3]-at[2], 200_000, 210_000, 220_000)
+	l.add(chunk.LZ4, at[2], at[3]-at[2], 200_000, 220_000, 300_000)
+	l.add(chunk.LZ4, at[3], at[4]-at[3], 300_000, 399_000, 400_000)
+	return l
+}
+
+// mixedLayer has raw bytes, an LZ4 block and a Zstandard frame by turns.
+func mixedLayer(t *testing.T) *layer {
+	l := &layer{plain: text(6, 600_000)}
+	for i := range 6 {
+		p := l.plain[i*100_000 : (i+1)*100_000]
+		off, c := len(l.enc), chunk.Raw
+		switch i % 3 {
+		case 0:
+			l.enc = append(l.enc, p...)
+		case 1:
+			dst := make([]byte, lz4.CompressBlockBound(len(p)))
+			n, err := lz4.CompressBlock(p, dst, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.enc, c = append(l.enc, dst[:n]...), chunk.LZ4
+		case 2:
+			l.enc, c = append(l.enc, zst(t, p)...), chunk.Zstd
+		}
+		l.add(c, off, len(l.enc)-off, i*100_000, i*100_000+5, (i+1)*100_000)
+	}
+	return l
+}
+
 var layers = map[string]func(*testing.T) *layer{
 	"raw":     rawLayer,
 	"gzip":    gzipLayer,
 	"deflate": deflateLayer,
 	"zstd":    zstdLayer,
+	"lz4":     lz4Layer,
+	"mixed":   mixedLayer,
 }
 
 // bytesOf returns the encoded bytes of spans from to to.
@@ -258,7 +307,7 @@ func TestDecodeBrokenSource(t *testing.T) {
 
 func TestDecodeCorrupt(t *testing.T) {
 	for name, mk := range layers {
-		if name == "raw" {
+		if name == "raw" || name == "mixed" {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {

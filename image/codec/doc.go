@@ -30,10 +30,17 @@
 // end of the run, or at bytes that are no gzip header, such as padding. A part
 // that would need more is an error.
 //
+// # LZ4
+//
+// A bare LZ4 block tells neither its own length nor that of what it decodes to.
+// So it is read whole, by the length of its span, and decoded whole, whichever
+// of its parts are wanted.
+//
 // # Limits
 //
 // A Zstandard frame that needs a window over 128 MiB, or a dictionary, is
-// refused as corrupt: no encoder makes such a frame unless it is told to. All
+// refused as corrupt: no encoder makes such a frame unless it is told to. So is an
+// LZ4 block that is longer than, or decodes to more than, a chunk may have. All
 // other state is bounded by the format itself, below 256 KiB.
 //
 // The package knows nothing of files, indexes or networks.
