@@ -23,6 +23,7 @@ var mayImport = map[string][]string{
 	"image/estargz":        {"chunk", "image", "image/codec"},
 	"image/targz":          {"chunk", "image", "image/codec", "image/inflate"},
 	"image/rafs":           {"chunk", "image"},
+	"image/rafs/rafstest":  {"image/imagetest", "image/inflate"},
 	"image/imagetest":      {"chunk", "image", "image/codec"},
 	"origin":               {"chunk"},
 	"origin/credential":    {"chunk", "origin"},

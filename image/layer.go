@@ -26,6 +26,8 @@ type Format string
 const (
 	EStargz Format = "estargz" // a table of contents within the layer
 	TarGz   Format = "targz"   // graze's own index, beside an unmodified layer
+	RAFSv5  Format = "rafs-v5" // a bootstrap, for a whole image
+	RAFSv6  Format = "rafs-v6" // likewise
 )
 
 // An Entry is one member of a layer, as its archive states it. Names are not
