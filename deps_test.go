@@ -28,6 +28,8 @@ var mayImport = map[string][]string{
 	"origin":               {"chunk"},
 	"origin/credential":    {"chunk", "origin"},
 	"cri":                  {"chunk"},
+	"setup":                {},
+	"materialize":          {},
 	"chunkstore":           {"chunk"},
 	"chunkstore/storetest": {"chunk"},
 	"scheduler":            {"chunk", "latency"},
@@ -49,7 +51,7 @@ var mayImport = map[string][]string{
 	},
 	"node/adminpb": {},
 	"seed":         {"chunk"},
-	"cmd/graze":    {"copies", "cri", "image", "keeper", "node", "origin", "registry"},
+	"cmd/graze":    {"copies", "cri", "image", "keeper", "node", "origin", "registry", "setup"},
 	"copies":       {"chunk"},
 }
 
