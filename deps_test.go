@@ -51,7 +51,7 @@ var mayImport = map[string][]string{
 	},
 	"node/adminpb": {},
 	"seed":         {"chunk"},
-	"cmd/graze":    {"copies", "cri", "image", "keeper", "node", "origin", "registry", "setup"},
+	"cmd/graze":    {"chunk", "copies", "cri", "image", "keeper", "materialize", "node", "origin", "registry", "setup"},
 	"copies":       {"chunk"},
 }
 

@@ -11,15 +11,20 @@ import (
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/pkg/labels"
 	"github.com/containerd/errdefs"
+	"github.com/distribution/reference"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 // writeSize is how many bytes are sent to containerd at a time.
 const writeSize = 512 << 10
 
-// findRepository finds out which repository has the image's blobs: the one that
-// containerd remembers, as an image may have been given another name since.
+// findRepository finds out which repository has the image's blobs: that of its
+// name, unless containerd remembers others, as an image may have been given
+// another name since.
 func (r *run) findRepository(ctx context.Context, top ocispec.Descriptor) error {
+	if r.repository = r.opts.Repository; r.repository != "" {
+		return nil
+	}
 	info, err := r.store.Info(ctx, top.Digest)
 	if err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("look up %s: %w", top.Digest, err)
@@ -32,15 +37,27 @@ func (r *run) findRepository(ctx context.Context, top ocispec.Descriptor) error 
 		}
 	}
 	slices.Sort(known)
+	host, path := hostAndPath(r.name)
+	noPort, _, _ := strings.Cut(host, ":") // as containerd's labels have it
 	switch {
-	case r.opts.Repository != "" && (len(known) == 0 || slices.Contains(known, r.opts.Repository)):
-		r.repository = r.opts.Repository
+	case host != "" && (len(known) == 0 || slices.Contains(known, noPort+"/"+path)):
+		r.repository = host + "/" + path
 	case len(known) > 0:
 		r.repository = known[0]
 	default:
-		return fmt.Errorf("neither the name %q nor containerd says which repository the image is from", r.name)
+		return fmt.Errorf("neither the name %q nor containerd says which repository the image is from: name it", r.name)
 	}
 	return nil
+}
+
+// hostAndPath splits the name of an image. CRI has images under names that are
+// none, such as their digest.
+func hostAndPath(name string) (host, path string) {
+	named, err := reference.ParseDockerRef(name)
+	if err != nil || strings.HasPrefix(name, "sha256:") {
+		return "", ""
+	}
+	return reference.Domain(named), reference.Path(named)
 }
 
 // ensure fetches a blob that containerd has not.
@@ -63,6 +80,7 @@ func (r *run) ensure(ctx context.Context, d ocispec.Descriptor) error {
 		return fmt.Errorf("fetch %s of %s: %w", d.Digest, r.repository, err)
 	}
 	host, path, _ := strings.Cut(r.repository, "/")
+	host, _, _ = strings.Cut(host, ":")
 	source := content.WithLabels(map[string]string{labels.LabelDistributionSource + "." + host: path})
 	err = w.Commit(ctx, d.Size, d.Digest, source)
 	if errdefs.IsAlreadyExists(err) {

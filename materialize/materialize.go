@@ -44,8 +44,8 @@ type Options struct {
 	// Parallel is how many blobs are fetched at a time. Default: 3.
 	Parallel int
 
-	// Repository has the image's blobs, if containerd does not remember where they
-	// are from.
+	// Repository has the image's blobs. Default: that of the image's name, or the
+	// one that containerd remembers.
 	Repository string
 
 	// Progress is told of each blob that is fetched: how many of its bytes are
