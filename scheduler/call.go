@@ -105,7 +105,7 @@ func (st *state) dial(p *peer, lane int, class chunk.Class, i int) *call {
 		if len(c.slots) > 0 && bytes+size > maxCallBytes {
 			break
 		}
-		if sr.mode == c.mode && sameVia(sr.via, first.via) {
+		if sr.mode == c.mode && (c.level == originLevel || sameVia(sr.via, first.via)) {
 			l.queue[class].remove(sr)
 			bytes += size
 			c.memory = max(c.memory, size)
@@ -266,6 +266,10 @@ func (st *state) told(c *call, slots []int, a *PeerAnswer) {
 // answer has sr go on after an answer without bytes.
 func (st *state) answer(sr *search, a *PeerAnswer) {
 	sr.call, sr.stage = nil, fresh
+	if sr.level == originLevel {
+		st.answerAnywhere(sr, a)
+		return
+	}
 	switch a.Status {
 	case StatusRedirect:
 		st.hint(sr, a.Holders)
@@ -293,9 +297,6 @@ func (st *state) busy(sr *search, wait time.Duration) {
 	}
 	switch {
 	case sr.mode == ModeHeld:
-		if sr.level == originLevel && sr.peer.tier == TierOutside {
-			sr.later, sr.peerWait = append(sr.later, sr.peer.id), wait
-		}
 		st.seek(sr)
 	case sr.waits < most:
 		st.pause(sr, wait)
@@ -360,6 +361,11 @@ func (t *talk) request() *PeerRequest {
 	t.tier = c.peer.tier
 	first := c.slots[0]
 	req.Epoch = first.target.route.Epoch
+	if c.level == originLevel {
+		req.Via = []chunk.PeerID{t.s.state.self} // nobody waits on it for anyone
+		t.each(req)
+		return req
+	}
 	req.Via = append(append(req.Via, first.via...), t.s.state.self)
 	index := make(map[*target]int)
 	for slot, sr := range c.slots {
@@ -386,6 +392,18 @@ func (t *talk) request() *PeerRequest {
 		req.Deadline = otherStall
 	}
 	return req
+}
+
+// each makes an item of each chunk, by itself: whoever is asked before the origin
+// needs to know nothing of spans.
+func (t *talk) each(req *PeerRequest) {
+	for slot, sr := range t.call.slots {
+		part := sr.want.part
+		part.At = 0
+		req.Items = append(req.Items, PeerItem{Span: chunk.Span{Parts: []chunk.Part{part}}, Parts: []int{0}})
+		t.items = append(t.items, talkItem{parts: []int{0}, slots: []int{slot}})
+	}
+	req.Deadline = otherStall
 }
 
 func insert(s []int, at, v int) []int {
@@ -479,7 +497,7 @@ func (t *talk) receive(slot int, a *PeerAnswer, body io.Reader) error {
 		return err
 	}
 	now := time.Now()
-	s.counters.tiers[t.tier].classes[c.class].latency.Add(now.Sub(c.begun))
+	s.counters.tiers[t.tier].latency.Add(now.Sub(c.begun))
 
 	s.gate.enter(c.class)
 	v, err := part.Verify(p)
@@ -501,6 +519,9 @@ func (t *talk) receive(slot int, a *PeerAnswer, body io.Reader) error {
 		return nil
 	}
 	kept := s.keep(v)
+	if kept && c.level >= clusterLevel {
+		s.tell(part.ID)
+	}
 	s.hand(part.ID, p, kept)
 	return nil
 }
@@ -512,6 +533,9 @@ func (st *state) arrived(c *call, sr *search, first bool, body time.Duration, n 
 	p.stats.Bytes += int64(n)
 	if c.class == chunk.Demand && c.level < originLevel {
 		st.hedging.observe(p.tier, st.now.Sub(c.begun))
+	}
+	if first {
+		st.judgeHint(sr, true)
 	}
 	switch {
 	case first && sr.twinOf != nil && !sr.raised:
@@ -532,7 +556,7 @@ func (t *talk) read(body io.Reader, p []byte) error {
 	for n := 0; n < len(p); {
 		m, err := body.Read(p[n:])
 		t.bytes += int64(m)
-		t.s.counters.tiers[t.tier].classes[t.call.class].bytes.Add(int64(m))
+		t.s.counters.tiers[t.tier].bytes.Add(int64(m))
 		if n += m; n == len(p) {
 			return nil
 		}

@@ -90,6 +90,7 @@ type Mode uint8
 const (
 	ModeHeld Mode = 1 // what the node holds, without waiting
 	ModeHome Mode = 2 // all of it: the node is to fetch what it lacks
+	ModeFind Mode = 3 // like ModeHeld, or the names of those who are said to hold it
 )
 
 // A PeerRequest asks a node for chunks.

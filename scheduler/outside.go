@@ -1,34 +1,21 @@
 package scheduler
 
-import (
-	"slices"
-
-	"graze/chunk"
-)
-
 // Nodes outside the cluster that are said to hold an image are asked for its
 // chunks when the origin would be next: by the cluster home, for all, and only
 // for what they hold.
 
 // askOutside has sr, of level 2, ask such a node. It reports false when none is
-// left to be asked. Those that were busy are asked again after a pause, as to ask
-// the origin costs more.
+// left to be asked.
 func (st *state) askOutside(sr *search) bool {
 	if !sr.outside {
 		sr.outside = true
 		st.hint(sr, sr.target.route.Outside)
 	}
-	if p := st.pickHolder(sr); p != nil {
-		st.send(sr, p, ModeHeld)
-		return true
-	}
-	if len(sr.later) == 0 || sr.waits >= maxWaits {
+	p := st.pickHolder(sr)
+	if p == nil {
 		return false
 	}
-	sr.asked = slices.DeleteFunc(sr.asked, func(id chunk.PeerID) bool { return slices.Contains(sr.later, id) })
-	st.hint(sr, sr.later)
-	sr.later = nil
-	st.pause(sr, sr.peerWait)
+	st.send(sr, p, ModeHeld)
 	return true
 }
 

@@ -78,6 +78,9 @@ type peer struct {
 
 	broken error // what ended the last call that broke
 
+	wrong      int       // hints about it, or by it, that were wrong lately
+	doubtUntil time.Time // such hints are not followed
+
 	used  time.Time
 	stats PeerStats
 }

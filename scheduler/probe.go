@@ -7,8 +7,8 @@ import (
 	"graze/chunk"
 )
 
-// youth is how long after its start a node asks those next in line before it
-// asks the origin: they have stood in for it while it was away.
+// youth is how long after its start a node without a directory asks those next in
+// line before it asks the origin: they have stood in for it while it was away.
 const youth = 10 * time.Minute
 
 // probes reports whether others are to be asked for f's chunks before the
@@ -20,7 +20,7 @@ func (st *state) probes(f *fetch) bool {
 	f.probed = true
 	t := st.aim(&f.span)
 	route := &Route{Former: slices.Clone(t.route.Former), Cluster: t.route.Cluster, Outside: t.route.Outside, Epoch: t.route.Epoch}
-	if st.young.IsZero() || st.now.Before(st.young) {
+	if st.directory == nil && (st.young.IsZero() || st.now.Before(st.young)) {
 		for _, id := range t.route.Cluster[:min(len(t.route.Cluster), 3)] {
 			if !slices.Contains(route.Former, id) {
 				route.Former = append(route.Former, id)
@@ -35,7 +35,7 @@ func (st *state) probes(f *fetch) bool {
 		p := st.peer(id)
 		return p != nil && p.usable(st.now, true)
 	}
-	return slices.ContainsFunc(route.Former, usable) || slices.ContainsFunc(route.Outside, usable)
+	return st.directory != nil || slices.ContainsFunc(route.Former, usable) || slices.ContainsFunc(route.Outside, usable)
 }
 
 // probe has former homes be asked for w's chunk.

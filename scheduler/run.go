@@ -138,7 +138,7 @@ func (t *transfer) receive(ctx context.Context, spans []chunk.Span, window []byt
 
 	s.counters.origin.requests.Add(1)
 	begin := time.Now()
-	defer func() { s.counters.origin.classes[min(src.class(), chunk.Backfill)].latency.Add(time.Since(begin)) }()
+	defer func() { s.counters.origin.latency.Add(time.Since(begin)) }()
 	body, err := s.origin.ReadRange(ctx, spans[0].Blob, spans[0].Off, n)
 	src.timer.Stop()
 	if err == nil {
@@ -190,6 +190,9 @@ func (t *transfer) emit(span, part int, p []byte) error {
 		return nil
 	}
 	kept := s.keep(v)
+	if kept {
+		s.tell(id)
+	}
 	t.progress = true
 	s.hand(id, p, kept)
 	return nil
@@ -206,6 +209,13 @@ func (s *Scheduler) keep(v chunk.Verified) bool {
 		hook(v.Ref(), err)
 	}
 	return false
+}
+
+// tell has the directory know of a chunk that the node keeps.
+func (s *Scheduler) tell(id chunk.ID) {
+	if s.cfg.Directory != nil {
+		s.cfg.Directory.Got(id)
+	}
 }
 
 // lookup returns the want for a part of f, nil if there is none any more, and
@@ -345,7 +355,7 @@ func (s *source) Read(p []byte) (int, error) {
 	s.gate.enter(s.class())
 	s.want -= int64(n)
 	s.run.pos.Add(int64(n))
-	s.counters.origin.classes[min(s.class(), chunk.Backfill)].bytes.Add(int64(n))
+	s.counters.origin.bytes.Add(int64(n))
 	if err == io.EOF && s.want > 0 {
 		err = io.ErrUnexpectedEOF
 	}

@@ -77,6 +77,8 @@ type Config struct {
 	// Cluster and Peers, set both or neither, make the node one of a cluster.
 	Cluster Cluster
 	Peers   Peers
+	// Directory, if set, finds chunks by what they are before the origin is asked.
+	Directory Directory
 	// Calls is the most requests to peers at a time, of each level and for spans
 	// with and without a window; default 64. The classes share them like Runs.
 	Calls int

@@ -31,10 +31,12 @@ const (
 
 // clustered is the part of the state that deals with other nodes.
 type clustered struct {
-	cluster Cluster // nil: the node is by itself
-	self    chunk.PeerID
-	at      Place
-	young   time.Time // until when the node counts as just started; zero before Run
+	cluster   Cluster   // nil: the node is by itself
+	directory Directory // nil: there is none
+	settling  settling
+	self      chunk.PeerID
+	at        Place
+	young     time.Time // until when the node counts as just started; zero before Run
 
 	peers     peerTable
 	probing   []*peer           // those to be asked whether they are back
@@ -57,10 +59,11 @@ type clustered struct {
 
 func newClustered(cfg *Config) clustered {
 	c := clustered{
-		cluster:  cfg.Cluster,
-		rate:     float64(cfg.OriginRate),
-		requests: cfg.OriginRequests,
-		patience: cfg.ReadDeadline,
+		cluster:   cfg.Cluster,
+		directory: cfg.Directory,
+		rate:      float64(cfg.OriginRate),
+		requests:  cfg.OriginRequests,
+		patience:  cfg.ReadDeadline,
 	}
 	if c.rate > 0 || c.cluster != nil {
 		c.runBytes = maxRun
@@ -126,13 +129,18 @@ type search struct {
 	hints     []*peer        // said to hold the chunk, and not asked yet
 	asked     []chunk.PeerID // as holders
 	outside   bool           // nodes outside the cluster are among the hints, or were asked
-	later     []chunk.PeerID // of those, the ones that were busy
+	later     []chunk.PeerID // holders, of level 2, that were busy
 	peerWait  time.Duration  // for how long they said
 	tried     []chunk.PeerID // as homes, without success
 	redirects int
 	waits     int
 	refusals  int
 	last      error // failure
+
+	// Of level 2.
+	looked bool  // in this node's part of the directory
+	found  bool  // no more keepers are to be asked
+	namer  *peer // who named the hints; nil: this node
 
 	twin   *search // asks a second peer, or the same one more urgently
 	twinOf *search
@@ -184,6 +192,7 @@ func (st *state) aim(span *chunk.Span) *target {
 	}
 	t := &target{span: *span, at: st.now}
 	st.cluster.Route(&t.span, &t.route)
+	st.settling.observe(t.route.Epoch, st.now)
 	st.target = t
 	return t
 }
@@ -292,17 +301,7 @@ func (st *state) seek(sr *search) {
 			return
 		}
 	case originLevel:
-		if p := st.pickHome(sr, route.Former); p != nil {
-			sr.tried = append(sr.tried, p.id)
-			st.send(sr, p, ModeHeld)
-			return
-		}
-		if st.askOutside(sr) {
-			return
-		}
-		f := sr.want.fetch
-		st.endSearch(sr)
-		st.probedAll(f)
+		st.seekAnywhere(sr)
 		return
 	}
 	st.escalate(sr, sr.level+1)
@@ -334,7 +333,7 @@ func (st *state) pickHome(sr *search, homes []chunk.PeerID) *peer {
 // one.
 func (st *state) pickHolder(sr *search) *peer {
 	sr.hints = slices.DeleteFunc(sr.hints, func(p *peer) bool { return !p.usable(st.now, true) })
-	if len(sr.hints) == 0 || len(sr.asked) >= maxHolderTries {
+	if len(sr.hints) == 0 || len(sr.asked) >= maxHolderTries || sr.level == originLevel && len(sr.asked) >= maxFoundTries {
 		return nil
 	}
 	tier := numTiers
@@ -370,7 +369,7 @@ func (st *state) hint(sr *search, holders []chunk.PeerID) {
 		if p == nil {
 			st.ignored++
 		}
-		if p != nil && !slices.Contains(sr.hints, p) && len(sr.hints) < MaxHolders {
+		if p != nil && !slices.Contains(sr.hints, p) && len(sr.hints) < MaxHolders && !st.doubts(sr, p) {
 			sr.hints = append(sr.hints, p)
 		}
 	}
@@ -483,10 +482,6 @@ func (w *want) failure() error {
 // have other credentials, but not all of them are to try.
 func (st *state) refused(sr *search, reason string) {
 	sr.last = fmt.Errorf("%w: %s says %.100q", chunk.ErrDenied, sr.peer.id, reason)
-	if sr.level == originLevel {
-		st.seek(sr)
-		return
-	}
 	sr.tried = append(sr.tried, sr.peer.id)
 	sr.refusals++
 	if sr.level == clusterLevel && sr.refusals < maxRefusals {

@@ -51,7 +51,7 @@ func (s *Scheduler) Serve(ctx context.Context, from chunk.PeerID, req *PeerReque
 
 // check returns an error unless the request can be served.
 func (q *PeerRequest) check() error {
-	if q.Class >= chunk.NumClasses || q.Mode != ModeHeld && q.Mode != ModeHome || q.Level > clusterLevel {
+	if q.Class >= chunk.NumClasses || q.Mode < ModeHeld || q.Mode > ModeFind || q.Level > clusterLevel {
 		return fmt.Errorf("%w: class %d, mode %d, level %d", errBadRequest, q.Class, q.Mode, q.Level)
 	}
 	wanted := 0
@@ -181,15 +181,37 @@ func (sv *serving) lack() error {
 	for i := range sv.misses {
 		m := &sv.misses[i]
 		a := &PeerAnswer{Item: m.item, Part: m.part, Status: StatusAbsent}
-		if sv.req.Mode == ModeHome {
+		switch {
+		case sv.req.Mode == ModeHome:
 			a.Status, a.Wait = StatusBusy, originWait
+		case sv.req.Mode == ModeFind && sv.name(a, m.ref().ID):
+		default:
+			sv.s.counters.serve.absent.Add(1)
 		}
-		sv.s.counters.serve.absent.Add(1)
 		if err := sv.w.Answer(a); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// name makes a the names of those who are said to hold a chunk, if there are any.
+func (sv *serving) name(a *PeerAnswer, id chunk.ID) bool {
+	if sv.s.cfg.Directory == nil {
+		return false
+	}
+	for _, holder := range sv.s.cfg.Directory.Holders(nil, id) {
+		_, ok := sv.s.cfg.Cluster.Place(holder)
+		if ok && holder != sv.from && holder != sv.s.cfg.Cluster.Self() && len(a.Holders) < MaxHolders {
+			a.Holders = append(a.Holders, holder)
+		}
+	}
+	if len(a.Holders) == 0 {
+		return false
+	}
+	a.Status = StatusRedirect
+	sv.s.counters.serve.redirects.Add(1)
+	return true
 }
 
 // join has the request wait for what is missing. It returns nil if too many
