@@ -2,12 +2,14 @@ package sim
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
 
 	"graze/chunk"
+	"graze/directory"
 	"graze/scheduler"
 )
 
@@ -22,6 +24,10 @@ type Config struct {
 	OriginLatency time.Duration // default 20 ms
 	MinRack       int           // least size of a rack that has homes of its own; default 3
 	Image         *Image
+	// Directory configures what nodes know of each other's chunks; Blind nodes
+	// have no directory.
+	Directory directory.Config
+	Blind     bool
 	// Step, if set, is called at each step that a node takes on the network.
 	Step      func()
 	Scheduler scheduler.Config
@@ -41,6 +47,8 @@ type Cluster struct {
 	cutRack string // nothing passes between it and the others
 	near    int64  // bytes that went from node to node within racks
 	far     int64  // and between racks
+	told    int    // messages of directories
+	views   uint64 // how often a node's view has changed
 }
 
 // New makes a cluster whose nodes all believe in each other. None is started.
@@ -68,12 +76,10 @@ func New(cfg Config) *Cluster {
 		image:    cfg.Image,
 		byID:     make(map[chunk.PeerID]*Node),
 		stored:   make(map[chunk.ID][]byte),
-		registry: &registry{blobs: cfg.Image.blobs, latency: cfg.OriginLatency},
+		registry: &registry{blobs: maps.Clone(cfg.Image.blobs), latency: cfg.OriginLatency},
 	}
 	c.registry.link.setRate(cfg.Origin)
-	for i, ref := range c.image.refs {
-		c.stored[ref.ID] = c.image.Bytes(i)
-	}
+	c.Show(cfg.Image)
 	for i := range cfg.Nodes {
 		n := &Node{
 			c:     c,
@@ -92,6 +98,17 @@ func New(cfg Config) *Cluster {
 	return c
 }
 
+// Show makes im what nodes read from now on. No reads may be under way.
+func (c *Cluster) Show(im *Image) {
+	c.image = im
+	c.registry.mu.Lock()
+	defer c.registry.mu.Unlock()
+	maps.Copy(c.registry.blobs, im.blobs)
+	for i, ref := range im.refs {
+		c.stored[ref.ID] = im.Bytes(i)
+	}
+}
+
 // intern returns the bytes of a chunk as they stand in the image, so that many
 // nodes can hold it.
 func (c *Cluster) intern(v chunk.Verified) []byte {
@@ -104,6 +121,9 @@ func (c *Cluster) intern(v chunk.Verified) []byte {
 func (c *Cluster) config(n *Node) scheduler.Config {
 	cfg := c.cfg.Scheduler
 	cfg.Cluster, cfg.Peers = n, n
+	if n.directory != nil {
+		cfg.Directory = n.directory
+	}
 	return cfg
 }
 
@@ -164,12 +184,13 @@ type Traffic struct {
 	Requests int   // to the registry
 	Near     int64 // bytes between nodes of one rack
 	Far      int64 // bytes between racks
+	Told     int   // messages of directories
 }
 
 // Traffic returns what has passed the links so far.
 func (c *Cluster) Traffic() Traffic {
 	c.mu.Lock()
-	t := Traffic{Near: c.near, Far: c.far}
+	t := Traffic{Near: c.near, Far: c.far, Told: c.told}
 	c.mu.Unlock()
 	c.registry.mu.Lock()
 	defer c.registry.mu.Unlock()

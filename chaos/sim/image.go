@@ -9,7 +9,8 @@ import (
 	"graze/chunk"
 )
 
-// Names of the blobs of an Image.
+// Names of the blobs of an Image. Images that are made of others have names of
+// their own in place of dataBlob.
 const (
 	dataBlob   chunk.Blob = "sha256:da7a"
 	windowBlob chunk.Blob = "sha256:817d"
@@ -45,9 +46,59 @@ type Shape struct {
 // NewImage makes an image of random bytes from a seed.
 func NewImage(seed uint64, shape Shape) *Image {
 	im := &Image{blobs: make(map[chunk.Blob][]byte), size: shape.Chunk, per: shape.Chunks}
-	im.data = make([]byte, shape.Bytes)
+	im.data = randomBytes(seed, shape.Bytes)
+	im.cut(dataBlob, shape)
+	if shape.Windows {
+		im.addWindows(shape.Gap)
+	}
+	return im
+}
+
+func randomBytes(seed uint64, n int) []byte {
+	p := make([]byte, n)
 	key := [32]byte{byte(seed), byte(seed >> 8), byte(seed >> 16), byte(seed >> 24)}
-	rand.NewChaCha8(key).Read(im.data)
+	rand.NewChaCha8(key).Read(p)
+	return p
+}
+
+// Remix returns an image that has the chunks of im, stretches of them in another
+// order, and in between fresh chunks of its own. They lie in another blob, with
+// per chunks to a span. The chunks of im must be of one size.
+func (im *Image) Remix(seed uint64, fresh, per int) *Image {
+	rng := rand.New(rand.NewPCG(seed, 3))
+	re := &Image{blobs: make(map[chunk.Blob][]byte), size: im.size, per: per}
+	own := randomBytes(seed+1, fresh*im.size)
+	const stretches = 8
+	for i, s := range rng.Perm(stretches) {
+		from, to := s*im.Chunks()/stretches, (s+1)*im.Chunks()/stretches
+		re.data = append(re.data, im.data[from*im.size:min(to*im.size, len(im.data))]...)
+		from, to = i*fresh/stretches, (i+1)*fresh/stretches
+		re.data = append(re.data, own[from*im.size:to*im.size]...)
+	}
+	re.cut(chunk.Blob(fmt.Sprintf("sha256:%x", seed)), Shape{Bytes: len(re.data), Chunk: im.size, Chunks: per})
+	return re
+}
+
+// NewTo returns the encoded bytes of all spans that have a chunk that old does not
+// have.
+func (im *Image) NewTo(old *Image) (n int64) {
+	have := make(map[chunk.ID]bool)
+	for _, ref := range old.refs {
+		have[ref.ID] = true
+	}
+	for _, s := range im.spans {
+		for _, part := range s.Parts {
+			if !have[part.ID] {
+				n += s.Len
+				break
+			}
+		}
+	}
+	return n
+}
+
+// cut cuts the image's data into chunks and spans, and makes the blob of them.
+func (im *Image) cut(name chunk.Blob, shape Shape) {
 	codec := chunk.Raw
 	if shape.Windows {
 		codec = chunk.Deflate
@@ -55,7 +106,7 @@ func NewImage(seed uint64, shape Shape) *Image {
 	var blob []byte
 	for off := 0; off < shape.Bytes; {
 		at := int64(len(blob))
-		s := chunk.Span{Blob: dataBlob, Off: at, Start: at, Codec: codec}
+		s := chunk.Span{Blob: name, Off: at, Start: at, Codec: codec}
 		for len(s.Parts) < shape.Chunks && off < shape.Bytes {
 			p := im.data[off:min(off+shape.Chunk, shape.Bytes)]
 			ref := chunk.Ref{ID: chunk.BLAKE3.Sum(p), Size: int32(len(p))}
@@ -68,11 +119,7 @@ func NewImage(seed uint64, shape Shape) *Image {
 		im.spans = append(im.spans, s)
 		blob = append(blob, make([]byte, shape.Gap)...)
 	}
-	im.blobs[dataBlob] = blob
-	if shape.Windows {
-		im.addWindows(shape.Gap)
-	}
-	return im
+	im.blobs[name] = blob
 }
 
 func (im *Image) addWindows(gap int) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"graze/chunk"
+	"graze/directory"
 	"graze/scheduler"
 )
 
@@ -25,18 +26,27 @@ type Node struct {
 	lies  atomic.Bool
 	salt  uint64 // if not 0, the node has its own idea of who is home of what
 
-	mu     sync.Mutex
-	sched  *scheduler.Scheduler // nil while the node is down
-	dead   chan struct{}        // closed when the node is killed
-	kill   context.CancelFunc
-	end    chan struct{} // closed when Run has returned
-	view   []*Node
-	former []*Node
-	past   time.Time // until when former counts
+	mu    sync.Mutex
+	sched *scheduler.Scheduler // nil while the node is down
+
+	directory *directory.Directory // nil for a node without
+	dead      chan struct{}        // closed when the node is killed
+	kill      context.CancelFunc
+	end       chan struct{} // closed when Run has returned
+	view      []*Node
+	former    []*Node
+	past      time.Time // until when former counts
+	epoch     uint64
 }
 
 // Start starts the node with what its store holds.
 func (n *Node) Start() error {
+	n.mu.Lock()
+	err := n.newDirectory()
+	n.mu.Unlock()
+	if err != nil {
+		return err
+	}
 	s, err := scheduler.New(n.store, originOf{n.c.registry, n}, n.c.image, n.c.config(n))
 	if err != nil {
 		return err
@@ -48,7 +58,12 @@ func (n *Node) Start() error {
 	n.mu.Unlock()
 	go func() {
 		defer close(end)
+		var wg sync.WaitGroup
+		if d := n.directory; d != nil {
+			wg.Go(func() { d.Run(ctx) })
+		}
 		s.Run(ctx) // it fails only if it is called twice
+		wg.Wait()
 	}()
 	return nil
 }
@@ -81,6 +96,7 @@ func (n *Node) See(members []*Node) {
 		n.former, n.past = n.view, time.Now().Add(10*time.Minute)
 	}
 	n.view = slices.Clone(members)
+	n.epoch = n.c.nextView()
 }
 
 // Stats returns the statistics of the node's scheduler, which must be running.
@@ -115,6 +131,7 @@ const ranks = 4
 func (n *Node) Route(span *chunk.Span, r *scheduler.Route) {
 	n.mu.Lock()
 	view, former, past := n.view, n.former, n.past
+	r.Epoch = n.epoch
 	n.mu.Unlock()
 	key := mix(homeKey(span) ^ n.salt)
 	var rack []*Node
