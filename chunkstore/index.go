@@ -2,6 +2,7 @@ package chunkstore
 
 import (
 	"cmp"
+	"iter"
 	"sync"
 	"sync/atomic"
 
@@ -104,6 +105,23 @@ func (x *index) remove(id chunk.ID, l loc) bool {
 func (x *index) count(n int64, l loc) {
 	x.chunks.Add(n)
 	x.bytes.Add(n * int64(l.size))
+}
+
+// IDs ranges over the chunks that the store has. Those that come or go meanwhile
+// may be missing, or be there.
+func (s *Store) IDs() iter.Seq[chunk.ID] {
+	return func(yield func(chunk.ID) bool) {
+		var ids []chunk.ID
+		for i := range numShards {
+			ids = ids[:0]
+			s.index.eachOf(i, func(id chunk.ID, _ loc) { ids = append(ids, id) })
+			for _, id := range ids {
+				if !yield(id) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // each calls f for every chunk, while it holds the lock of a part of the index:

@@ -21,7 +21,7 @@ const (
 
 func laneOf(q *wire.Request) int {
 	switch {
-	case q.Mode == wire.Held:
+	case q.Mode != wire.Home:
 		return laneHeld
 	case q.Level == 0:
 		return laneHome0

@@ -34,6 +34,9 @@ const (
 	// Home asks the node to serve the request as a home of its Level: it
 	// fetches what it does not hold.
 	Home Mode = 2
+	// Find is Held, and asks for the names of those who are said to hold what the
+	// node does not.
+	Find Mode = 3
 )
 
 // String returns the mode's name.
@@ -43,6 +46,8 @@ func (m Mode) String() string {
 		return "held"
 	case Home:
 		return "home"
+	case Find:
+		return "find"
 	}
 	return fmt.Sprintf("mode(%d)", uint8(m))
 }
@@ -81,8 +86,8 @@ type Request struct {
 	Items []Item
 }
 
-// An Item is a span and which of its parts are wanted. With Held, the span needs
-// nothing but Parts.
+// An Item is a span and which of its parts are wanted. With Held and Find, the
+// span needs nothing but Parts.
 type Item struct {
 	Span  chunk.Span
 	Parts []int // rising; nil: all
@@ -128,7 +133,7 @@ func (q *Request) Check() error {
 	if q.Deadline < 0 || q.Deadline > MaxDeadline {
 		return fmt.Errorf("deadline %v is not between 0 and %v", q.Deadline, MaxDeadline)
 	}
-	if q.Mode != Held && q.Mode != Home {
+	if q.Mode < Held || q.Mode > Find {
 		return fmt.Errorf("unknown %s", q.Mode)
 	}
 	if q.Level > MaxLevel {

@@ -18,7 +18,7 @@ func checkSpan(s *chunk.Span, m Mode) error {
 	if err := checkParts(s.Parts); err != nil {
 		return err
 	}
-	if m == Held && s.Blob == "" {
+	if m != Home && s.Blob == "" {
 		if s.Off != 0 || s.Len != 0 || s.Codec != 0 || s.Bits != 0 || s.Start != 0 || s.Window != nil {
 			return errors.New("the span has a place but no blob")
 		}
