@@ -76,7 +76,7 @@ func (a admin) Stats(context.Context, *adminpb.StatsRequest) (*adminpb.StatsRepl
 		},
 		Store: &adminpb.Store{
 			Bytes: s.Store.Bytes, Limit: s.Store.Limit, Chunks: s.Store.Chunks,
-			Evicted: s.Store.Evicted, Corrupt: s.Store.Corrupt,
+			Evicted: s.Store.Evicted, Corrupt: s.Store.Corrupt, Heard: s.Store.Heard,
 		},
 		Served: &adminpb.Served{
 			Requests: s.Served.Requests, Bytes: s.Served.Bytes, Redirects: s.Served.Redirects,

@@ -114,7 +114,9 @@ func (l *Library) openIndex(ctx context.Context, img *Image, n int, published fu
 		refused = err
 		l.log.Warn("published index is not used", "layer", layer.Digest, "index", rec.Origin, "err", err)
 	}
-	if !estargz.Annotated(layer.Annotations) {
+	// One that may not be used is looked for only to say so: where an index is made
+	// anyway, each node of a cluster would ask the registry for the end of each layer.
+	if !estargz.Annotated(layer.Annotations) && (l.unverified == estargz.Accept || !opts.Build) {
 		x, err := l.openEStargz(ctx, img, layer, l.unverified)
 		if err == nil || !unusable(err) {
 			return x, err

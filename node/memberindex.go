@@ -64,7 +64,12 @@ func (n *Node) indexHere(ctx context.Context, img *Image, i int, opts IndexOptio
 	if x, err := n.openRecord(layer.Digest, "", img.DiffIDs[i]); err == nil || !isMissing(err) {
 		return x, err
 	}
-	return n.buildIndex(ctx, img, i, opts)
+	x, err := n.buildIndex(ctx, img, i, opts)
+	if err == nil {
+		// Whoever has the index asks for the chunks, and this node has them.
+		n.directory.Flush(ctx)
+	}
+	return x, err
 }
 
 // indexFrom gets the index of a layer from the node that makes it, and keeps it.

@@ -15,7 +15,7 @@ import (
 	"graze/chunk"
 	"graze/chunkstore"
 	"graze/cri"
-	"graze/fusefs"
+	"graze/directory"
 	"graze/image/codec"
 	"graze/scheduler"
 	"graze/seed"
@@ -35,6 +35,8 @@ type Node struct {
 	started time.Time
 	once    repeats
 
+	directory *directory.Directory // who is said to hold what; nil if the node works alone
+
 	answers       answers
 	copying       keyLocks[chunk.Blob] // of blobs that are too large for chunks
 	building      keyLocks[chunk.Blob] // of layers
@@ -44,11 +46,8 @@ type Node struct {
 	serve chan *Mount   // mounts that Run shall serve
 	ended chan struct{} // closed when Run takes no more
 
-	monitored MonitorConfig
-
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards mounts
 	mounts []*Mount
-	gone   fusefs.Stats // of mounts that are no more
 }
 
 // Open opens the node whose state is in cfg.State, and makes the folder if there
@@ -70,8 +69,6 @@ func Open(cfg Config) (*Node, error) {
 		ready:   make(chan struct{}),
 		serve:   make(chan *Mount),
 		ended:   make(chan struct{}),
-
-		monitored: cfg.Monitor,
 	}
 	var store scheduler.Store = noStore{}
 	if !cfg.Uncached {
@@ -92,7 +89,10 @@ func Open(cfg Config) (*Node, error) {
 		if n.sharesIndexes = !cfg.Cluster.OwnIndexes; n.sharesIndexes {
 			n.build = n.sharedIndex
 		}
-		policy.Cluster, policy.Peers = n.members, n.members
+		if n.directory, err = n.newDirectory(); err != nil {
+			return nil, errors.Join(err, n.Close())
+		}
+		policy.Cluster, policy.Peers, policy.Directory = n.members, n.members, n.directory
 		n.answers.fresh = cmp.Or(cfg.Cluster.TagFreshness, defaultTagFreshness)
 		policy.OriginRate, policy.OriginRequests = cfg.Cluster.RegistryBytes, cfg.Cluster.RegistryRequests
 	}
@@ -139,6 +139,10 @@ func (n *Node) Run(ctx context.Context) error {
 			n.serveNotices(base)
 			return nil
 		})
+		below.Go(func() error {
+			n.directory.Run(base)
+			return nil
+		})
 	}
 	if n.seeds != nil {
 		below.Go(func() error { return n.seeds.Run(base) })
@@ -157,9 +161,6 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 	if n.proxy != nil {
 		above.Go(func() error { return n.proxy.Run(ctx) })
-	}
-	if n.monitored.Listen != "" {
-		above.Go(func() error { return n.serveMonitor(ctx, n.monitored) })
 	}
 	above.Go(func() error {
 		select {
@@ -274,12 +275,18 @@ func (n *Node) notKept(ref chunk.Ref, err error) {
 	}
 }
 
-// keep stores a chunk that came by while an index was made. It need not succeed.
+// keep stores a chunk that came by while an index was made, so that nobody has to
+// fetch it again. It need not succeed.
 func (n *Node) keep(v chunk.Verified) {
-	if n.store != nil {
-		if err := n.store.Put(v); err != nil {
-			n.notKept(v.Ref(), err)
-		}
+	if n.store == nil {
+		return
+	}
+	if err := n.store.Put(v); err != nil {
+		n.notKept(v.Ref(), err)
+		return
+	}
+	if n.directory != nil {
+		n.directory.Got(v.Ref().ID)
 	}
 }
 
@@ -296,9 +303,6 @@ func (n *Node) addMount(m *Mount) {
 func (n *Node) removeMount(m *Mount) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	last := m.server.Stats()
-	last.InFlight = 0
-	n.gone.Add(&last)
 	n.mounts = slices.DeleteFunc(n.mounts, func(have *Mount) bool { return have == m })
 }
 

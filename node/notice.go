@@ -138,6 +138,7 @@ func (m *members) tell(ctx context.Context, to *dht.Member, msg notice) (noticeR
 // serveNotices answers notices, and requests for small blobs, until ctx is done.
 func (n *Node) serveNotices(ctx context.Context) {
 	n.members.host.P2P().SetStreamHandler(blobProtocol, n.serveBlob)
+	n.members.host.P2P().SetStreamHandler(holdsProtocol, n.serveHolds)
 	n.members.host.P2P().SetStreamHandler(noticeProtocol, func(s network.Stream) {
 		defer s.Close()
 		var msg notice
@@ -156,6 +157,7 @@ func (n *Node) serveNotices(ctx context.Context) {
 	<-ctx.Done()
 	n.members.host.P2P().RemoveStreamHandler(noticeProtocol)
 	n.members.host.P2P().RemoveStreamHandler(blobProtocol)
+	n.members.host.P2P().RemoveStreamHandler(holdsProtocol)
 }
 
 // onNotice does what a notice of another node, or of this one, is about.

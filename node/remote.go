@@ -95,7 +95,7 @@ func (r *Remote) Stats(ctx context.Context) (Stats, error) {
 		},
 		Store: StoreStats{
 			Bytes: store.GetBytes(), Limit: store.GetLimit(), Chunks: store.GetChunks(),
-			Evicted: store.GetEvicted(), Corrupt: store.GetCorrupt(),
+			Evicted: store.GetEvicted(), Corrupt: store.GetCorrupt(), Heard: store.GetHeard(),
 		},
 		Served: ServedStats{
 			Requests: served.GetRequests(), Bytes: served.GetBytes(), Redirects: served.GetRedirects(),

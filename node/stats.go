@@ -94,6 +94,7 @@ type StoreStats struct {
 	Chunks  int64 `json:"chunks"`
 	Evicted int64 `json:"evicted"`
 	Corrupt int64 `json:"corrupt"` // chunks that rotted, and were dropped
+	Heard   int64 `json:"heard"`   // chunks that nodes of the cluster were heard to hold
 }
 
 // Stats returns the node's figures.
@@ -136,6 +137,9 @@ func (n *Node) Stats() Stats {
 	if n.store != nil {
 		st := n.store.Stats()
 		out.Store = StoreStats{Bytes: st.Used, Limit: st.Limit, Chunks: st.Chunks, Evicted: st.Evicted, Corrupt: st.Corrupt}
+	}
+	if n.directory != nil {
+		out.Store.Heard = int64(n.directory.Known())
 	}
 	return out
 }
