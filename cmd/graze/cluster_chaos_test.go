@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -114,7 +115,8 @@ func TestClusterChaos(t *testing.T) {
 // chaos has all nodes read a new image while run runs.
 func (c *testCluster) chaos(t *testing.T, ctx context.Context, name string, run func(*testing.T, context.Context, *testImage, <-chan struct{}) float64) {
 	t.Helper()
-	img := c.reg.publish(t, "chaos", clusterLayers(name, sized(12<<20)))
+	// Names of their own: what a tag means is remembered for some seconds.
+	img := c.reg.publish(t, strings.ReplaceAll(name, " ", "-"), clusterLayers(name, sized(12<<20)))
 	c.reg.forget(t)
 	before, begin := c.net.traffic(t), time.Now()
 	mountAll(t, ctx, c.nodes, img)

@@ -64,6 +64,15 @@ func randomStart(name string, n int) []byte {
 // publish pushes an image of layers, with its index.
 func (r *clusterRegistry) publish(t testing.TB, name string, layers []imagetest.Layer) *testImage {
 	t.Helper()
+	img, local := r.pushBare(t, name, layers)
+	graze(t, "index", "--state", t.TempDir(), "--push", local)
+	return img
+}
+
+// pushBare pushes an image of layers without an index. It also returns the name
+// that the image has on this host.
+func (r *clusterRegistry) pushBare(t testing.TB, name string, layers []imagetest.Layer) (*testImage, string) {
+	t.Helper()
 	img := &testImage{ref: registryAddr + ":5000/" + name + ":1"}
 	dir := t.TempDir()
 	blobs := make([]imagetest.Blob, len(layers))
@@ -91,6 +100,5 @@ func (r *clusterRegistry) publish(t testing.TB, name string, layers []imagetest.
 	if err != nil {
 		t.Fatal(err)
 	}
-	graze(t, "index", "--state", t.TempDir(), "--push", r.push(t, made, name+":1"))
-	return img
+	return img, r.push(t, made, name+":1")
 }

@@ -260,12 +260,17 @@ func (n *clusterNode) peers(ctx context.Context) ([]node.PeerInfo, error) {
 
 // mount mounts an image on the node, whose index must be there.
 func (n *clusterNode) mount(ctx context.Context, ref string) error {
+	return n.mountBy(ctx, ref, node.IndexOptions{})
+}
+
+// mountBy mounts an image on the node.
+func (n *clusterNode) mountBy(ctx context.Context, ref string, opts node.IndexOptions) error {
 	remote, err := node.Dial(node.Socket(n.state))
 	if err != nil {
 		return err
 	}
 	defer remote.Close()
-	if _, err := remote.Mount(ctx, ref, n.mnt, node.IndexOptions{}); err != nil {
+	if _, err := remote.Mount(ctx, ref, n.mnt, opts); err != nil {
 		return err
 	}
 	n.mu.Lock()
