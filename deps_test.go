@@ -28,6 +28,8 @@ var mayImport = map[string][]string{
 	"origin":               {"chunk"},
 	"origin/credential":    {"chunk", "origin"},
 	"cri":                  {"chunk"},
+	"setup":                {},
+	"materialize":          {},
 	"chunkstore":           {"chunk"},
 	"chunkstore/storetest": {"chunk"},
 	"scheduler":            {"chunk", "latency"},
@@ -46,11 +48,11 @@ var mayImport = map[string][]string{
 	"snapshotter":          {"chunk"},
 	"node": {
 		"chunk", "image", "image/codec", "image/estargz", "image/targz",
-		"origin", "origin/credential", "cri", "chunkstore", "scheduler", "fusefs", "peer", "wire", "dht", "directory", "seed", "copies", "snapshotter", "node/adminpb",
+		"origin", "origin/credential", "cri", "chunkstore", "scheduler", "fusefs", "peer", "wire", "dht", "directory", "seed", "copies", "snapshotter", "latency", "node/adminpb",
 	},
 	"node/adminpb": {},
 	"seed":         {"chunk"},
-	"cmd/graze":    {"copies", "cri", "image", "keeper", "node", "origin", "registry"},
+	"cmd/graze":    {"chunk", "copies", "cri", "image", "keeper", "materialize", "node", "origin", "registry", "setup"},
 	"copies":       {"chunk"},
 }
 
@@ -59,6 +61,11 @@ var mayImport = map[string][]string{
 var stdlibOnly = map[string][]string{
 	"chunk": {"github.com/zeebo/blake3"},
 	"image": {"golang.org/x/sys/unix"},
+}
+
+// onlyIn says which modules are used by one package alone.
+var onlyIn = map[string]string{
+	"github.com/prometheus/": "node",
 }
 
 // goFiles calls f for every Go file of the repository that is not a test.
@@ -105,7 +112,14 @@ func TestImports(t *testing.T) {
 				if !slices.Contains(may, dep) {
 					t.Errorf("%s must not import %s", name, imp)
 				}
-			} else if third, limited := stdlibOnly[dir]; limited && strings.Contains(imp, ".") && !slices.Contains(third, imp) {
+				continue
+			}
+			for module, only := range onlyIn {
+				if strings.HasPrefix(imp, module) && dir != only {
+					t.Errorf("%s must not import %s: only %s does", name, imp, only)
+				}
+			}
+			if third, limited := stdlibOnly[dir]; limited && strings.Contains(imp, ".") && !slices.Contains(third, imp) {
 				t.Errorf("%s must not import %s: %s keeps to the standard library", name, imp, dir)
 			}
 		}

@@ -26,6 +26,22 @@ type Stats struct {
 	Latency     latency.Histogram
 }
 
+// Add adds what other has counted, for figures of several mounts.
+func (s *Stats) Add(other *Stats) {
+	s.Lookups += other.Lookups
+	s.Getattrs += other.Getattrs
+	s.Readdirs += other.Readdirs
+	s.Readlinks += other.Readlinks
+	s.Xattrs += other.Xattrs
+	s.Statfs += other.Statfs
+	s.Reads += other.Reads
+	s.ReadBytes += other.ReadBytes
+	s.InFlight += other.InFlight
+	s.Failed += other.Failed
+	s.Interrupted += other.Interrupted
+	s.Latency.Merge(&other.Latency)
+}
+
 // counters are what Stats is made of.
 type counters struct {
 	lookups, getattrs, readdirs, readlinks, xattrs, statfs atomic.Int64

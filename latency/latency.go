@@ -49,6 +49,15 @@ func (h *Histogram) Add(d time.Duration) {
 	h.buckets[bucketOf(d)]++
 }
 
+// Merge adds what other has counted.
+func (h *Histogram) Merge(other *Histogram) {
+	h.Count += other.Count
+	h.Sum += other.Sum
+	for i, n := range other.buckets {
+		h.buckets[i] += n
+	}
+}
+
 // Halve takes away half of what was counted, so that what is counted from then on
 // matters more.
 func (h *Histogram) Halve() {

@@ -50,6 +50,9 @@ type Config struct {
 	// learn the credentials of pods. Its Log is not used. Default: it does not.
 	CRI *cri.Config
 
+	// Monitor has the node give metrics by HTTP. Default: it does not.
+	Monitor MonitorConfig
+
 	// Origin says how registries are reached.
 	Origin origin.Config
 

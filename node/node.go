@@ -16,6 +16,7 @@ import (
 	"graze/chunkstore"
 	"graze/cri"
 	"graze/directory"
+	"graze/fusefs"
 	"graze/image/codec"
 	"graze/scheduler"
 	"graze/seed"
@@ -46,8 +47,11 @@ type Node struct {
 	serve chan *Mount   // mounts that Run shall serve
 	ended chan struct{} // closed when Run takes no more
 
-	mu     sync.Mutex // guards mounts
+	monitored MonitorConfig
+
+	mu     sync.Mutex // guards what follows
 	mounts []*Mount
+	gone   fusefs.Stats // of mounts that are no more
 }
 
 // Open opens the node whose state is in cfg.State, and makes the folder if there
@@ -69,6 +73,8 @@ func Open(cfg Config) (*Node, error) {
 		ready:   make(chan struct{}),
 		serve:   make(chan *Mount),
 		ended:   make(chan struct{}),
+
+		monitored: cfg.Monitor,
 	}
 	var store scheduler.Store = noStore{}
 	if !cfg.Uncached {
@@ -161,6 +167,9 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 	if n.proxy != nil {
 		above.Go(func() error { return n.proxy.Run(ctx) })
+	}
+	if n.monitored.Listen != "" {
+		above.Go(func() error { return n.serveMonitor(ctx, n.monitored) })
 	}
 	above.Go(func() error {
 		select {
@@ -303,6 +312,9 @@ func (n *Node) addMount(m *Mount) {
 func (n *Node) removeMount(m *Mount) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	last := m.server.Stats()
+	last.InFlight = 0
+	n.gone.Add(&last)
 	n.mounts = slices.DeleteFunc(n.mounts, func(have *Mount) bool { return have == m })
 }
 

@@ -497,7 +497,7 @@ func (t *talk) receive(slot int, a *PeerAnswer, body io.Reader) error {
 		return err
 	}
 	now := time.Now()
-	s.counters.tiers[t.tier].latency.Add(now.Sub(c.begun))
+	s.counters.tiers[t.tier].classes[c.class].latency.Add(now.Sub(c.begun))
 
 	s.gate.enter(c.class)
 	v, err := part.Verify(p)
@@ -556,7 +556,7 @@ func (t *talk) read(body io.Reader, p []byte) error {
 	for n := 0; n < len(p); {
 		m, err := body.Read(p[n:])
 		t.bytes += int64(m)
-		t.s.counters.tiers[t.tier].bytes.Add(int64(m))
+		t.s.counters.tiers[t.tier].classes[t.call.class].bytes.Add(int64(m))
 		if n += m; n == len(p) {
 			return nil
 		}

@@ -138,7 +138,7 @@ func (t *transfer) receive(ctx context.Context, spans []chunk.Span, window []byt
 
 	s.counters.origin.requests.Add(1)
 	begin := time.Now()
-	defer func() { s.counters.origin.latency.Add(time.Since(begin)) }()
+	defer func() { s.counters.origin.classes[min(src.class(), chunk.Backfill)].latency.Add(time.Since(begin)) }()
 	body, err := s.origin.ReadRange(ctx, spans[0].Blob, spans[0].Off, n)
 	src.timer.Stop()
 	if err == nil {
@@ -355,7 +355,7 @@ func (s *source) Read(p []byte) (int, error) {
 	s.gate.enter(s.class())
 	s.want -= int64(n)
 	s.run.pos.Add(int64(n))
-	s.counters.origin.bytes.Add(int64(n))
+	s.counters.origin.classes[min(s.class(), chunk.Backfill)].bytes.Add(int64(n))
 	if err == io.EOF && s.want > 0 {
 		err = io.ErrUnexpectedEOF
 	}

@@ -55,6 +55,14 @@ type SourceStats struct {
 	// Latency is how long it took until the bytes were there: of each request to
 	// the origin, and of each chunk from a peer.
 	Latency latency.Histogram
+	// Classes tells Bytes and Latency apart by the class of the request.
+	Classes [chunk.NumClasses]ClassStats
+}
+
+// ClassStats are the part of a class in [SourceStats].
+type ClassStats struct {
+	Bytes   int64
+	Latency latency.Histogram
 }
 
 // ClusterStats counts what was had from other nodes, and given to them. All is
@@ -62,16 +70,17 @@ type SourceStats struct {
 type ClusterStats struct {
 	Tiers [numTiers]SourceStats // by Tier
 
-	HedgesFired  int64 // chunks that were asked for at a second peer
-	HedgesWon    int64 // that came from there first
-	HedgesWasted int64 // bytes that came from there too late
-	Promoted     int64 // chunks that were asked for again as more urgent
-	Redirects    int64 // redirects that were followed
-	Ignored      int64 // holders that were named and that are no members
-	Coalesced    int64 // parties that joined a fetch that was under way
-	Throttled    int64 // times that the registry's budget made a run wait
-	Quarantined  int   // peers that are avoided for wrong bytes
-	Open         int   // peers that are avoided for failures
+	HedgesFired  int64              // chunks that were asked for at a second peer
+	HedgesWon    int64              // that came from there first
+	HedgesWasted int64              // bytes that came from there too late
+	Promoted     int64              // chunks that were asked for again as more urgent
+	Redirects    int64              // redirects that were followed
+	Ignored      int64              // holders that were named and that are no members
+	Coalesced    int64              // parties that joined a fetch that was under way
+	Throttled    int64              // times that the registry's budget made a run wait
+	Quarantined  int                // peers that are avoided for wrong bytes
+	Open         int                // peers that are avoided for failures
+	States       [NumPeerStates]int // peers that are known, by state
 
 	// What other nodes were given.
 	Served          int64 // requests
@@ -98,6 +107,7 @@ const (
 	PeerOpen                  // its calls break: not asked for a while
 	PeerHalfOpen              // one call may find out whether it is back
 	PeerQuarantined           // it sent wrong bytes
+	NumPeerStates   = iota
 )
 
 // String returns the state's name.
@@ -143,18 +153,28 @@ type counters struct {
 }
 
 type sourceCounters struct {
-	requests, bytes, errors, abandoned atomic.Int64
-	latency                            latency.Recorder
+	requests, errors, abandoned atomic.Int64
+	classes                     [chunk.NumClasses]classCounters
+}
+
+type classCounters struct {
+	bytes   atomic.Int64
+	latency latency.Recorder
 }
 
 func (c *sourceCounters) snapshot() SourceStats {
-	return SourceStats{
+	s := SourceStats{
 		Requests:  c.requests.Load(),
-		Bytes:     c.bytes.Load(),
 		Errors:    c.errors.Load(),
 		Abandoned: c.abandoned.Load(),
-		Latency:   c.latency.Snapshot(),
 	}
+	for i := range c.classes {
+		one := ClassStats{Bytes: c.classes[i].bytes.Load(), Latency: c.classes[i].latency.Snapshot()}
+		s.Classes[i] = one
+		s.Bytes += one.Bytes
+		s.Latency.Merge(&one.Latency)
+	}
+	return s
 }
 
 func (c *counters) snapshot() Stats {
@@ -227,6 +247,7 @@ func (st *state) describe(c *ClusterStats) {
 		ps := p.stats
 		ps.ID, ps.Tier, ps.State, ps.Calls, ps.PerMiB = p.id, p.tier, p.state(st.now), len(p.calls), p.mean
 		ps.Reason = p.reason(st.now)
+		c.States[ps.State]++
 		switch ps.State {
 		case PeerQuarantined:
 			c.Quarantined++

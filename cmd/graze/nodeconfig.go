@@ -23,6 +23,7 @@ type nodeFile struct {
 
 	Registry registryFile `toml:"registry" doc:"how registries are reached"`
 	CRI      criFile      `toml:"cri" doc:"kubelet's image service; without socket the node does not serve it"`
+	Metrics  metricsFile  `toml:"metrics" doc:"what the node tells of itself by HTTP: /metrics for Prometheus, /healthz, /readyz"`
 	Cluster  clusterFile  `toml:"cluster" doc:"the node's place in a cluster; without key-file it works alone"`
 }
 
@@ -45,6 +46,11 @@ type criFile struct {
 	Containerd string   `toml:"containerd" doc:"containerd's socket, which the calls go on to"`
 	VerdictAge duration `toml:"verdict-age" doc:"how long a registry's yes to a user counts for further pulls from the same repository"`
 	Outage     string   `toml:"outage" doc:"pulls of images that are here while the registry can't be asked: \"allow-cached\" (users to whom it said yes before), \"deny\" or \"allow\""`
+}
+
+type metricsFile struct {
+	Listen  string `toml:"listen" doc:"host:port, such as \"127.0.0.1:7948\"; whoever reaches it can read; \"\": nowhere"`
+	Profile bool   `toml:"profile" doc:"give Go's profiles, too, at /debug/pprof/"`
 }
 
 type clusterFile struct {
@@ -167,6 +173,7 @@ func (f *nodeFile) nodeConfig(o *options) (node.Config, error) {
 		ReadDeadline:        time.Duration(f.ReadDeadline),
 		Stale:               node.StalePolicy{Deny: f.Registry.Stale == "deny", MaxAge: time.Duration(f.Registry.StaleMaxAge)},
 		AcceptUnverifiedTOC: f.Registry.UnverifiedTOC == "accept",
+		Monitor:             node.MonitorConfig{Listen: f.Metrics.Listen, Profile: f.Metrics.Profile},
 		Log:                 o.logger(),
 	}
 	if n := f.Cluster.Copies; n < 0 || n > 8 {

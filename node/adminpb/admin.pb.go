@@ -2167,6 +2167,118 @@ func (x *Seed) GetError() string {
 	return ""
 }
 
+type ReadBlobRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Repository    string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
+	Digest        string                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	Size          int64                  `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`
+	Offset        int64                  `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadBlobRequest) Reset() {
+	*x = ReadBlobRequest{}
+	mi := &file_node_adminpb_admin_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadBlobRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadBlobRequest) ProtoMessage() {}
+
+func (x *ReadBlobRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_adminpb_admin_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadBlobRequest.ProtoReflect.Descriptor instead.
+func (*ReadBlobRequest) Descriptor() ([]byte, []int) {
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ReadBlobRequest) GetRepository() string {
+	if x != nil {
+		return x.Repository
+	}
+	return ""
+}
+
+func (x *ReadBlobRequest) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *ReadBlobRequest) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *ReadBlobRequest) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+type ReadBlobReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Data          []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadBlobReply) Reset() {
+	*x = ReadBlobReply{}
+	mi := &file_node_adminpb_admin_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadBlobReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadBlobReply) ProtoMessage() {}
+
+func (x *ReadBlobReply) ProtoReflect() protoreflect.Message {
+	mi := &file_node_adminpb_admin_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadBlobReply.ProtoReflect.Descriptor instead.
+func (*ReadBlobReply) Descriptor() ([]byte, []int) {
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ReadBlobReply) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
 var File_node_adminpb_admin_proto protoreflect.FileDescriptor
 
 const file_node_adminpb_admin_proto_rawDesc = "" +
@@ -2374,7 +2486,16 @@ const file_node_adminpb_admin_proto_rawDesc = "" +
 	"\treference\x18\x01 \x01(\tR\treference\x12\x14\n" +
 	"\x05spans\x18\x02 \x01(\x03R\x05spans\x12\x12\n" +
 	"\x04have\x18\x03 \x01(\x03R\x04have\x12\x14\n" +
-	"\x05error\x18\x04 \x01(\tR\x05error2\xbc\x04\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\"u\n" +
+	"\x0fReadBlobRequest\x12\x1e\n" +
+	"\n" +
+	"repository\x18\x01 \x01(\tR\n" +
+	"repository\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x12\n" +
+	"\x04size\x18\x03 \x01(\x03R\x04size\x12\x16\n" +
+	"\x06offset\x18\x04 \x01(\x03R\x06offset\"#\n" +
+	"\rReadBlobReply\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data2\x8a\x05\n" +
 	"\x05Admin\x12A\n" +
 	"\x05Stats\x12\x1c.graze.admin.v1.StatsRequest\x1a\x1a.graze.admin.v1.StatsReply\x12C\n" +
 	"\x05Mount\x12\x1c.graze.admin.v1.MountRequest\x1a\x1a.graze.admin.v1.MountReply0\x01\x12A\n" +
@@ -2384,7 +2505,8 @@ const file_node_adminpb_admin_proto_rawDesc = "" +
 	"\n" +
 	"SeedRemove\x12\x1b.graze.admin.v1.SeedRequest\x1a\x1b.graze.admin.v1.SeedRequest\x12J\n" +
 	"\bSeedList\x12\x1f.graze.admin.v1.SeedListRequest\x1a\x1d.graze.admin.v1.SeedListReply\x12D\n" +
-	"\x06Verify\x12\x1d.graze.admin.v1.VerifyRequest\x1a\x1b.graze.admin.v1.VerifyReplyB\x14Z\x12graze/node/adminpbb\x06proto3"
+	"\x06Verify\x12\x1d.graze.admin.v1.VerifyRequest\x1a\x1b.graze.admin.v1.VerifyReply\x12L\n" +
+	"\bReadBlob\x12\x1f.graze.admin.v1.ReadBlobRequest\x1a\x1d.graze.admin.v1.ReadBlobReply0\x01B\x14Z\x12graze/node/adminpbb\x06proto3"
 
 var (
 	file_node_adminpb_admin_proto_rawDescOnce sync.Once
@@ -2398,7 +2520,7 @@ func file_node_adminpb_admin_proto_rawDescGZIP() []byte {
 	return file_node_adminpb_admin_proto_rawDescData
 }
 
-var file_node_adminpb_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_node_adminpb_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_node_adminpb_admin_proto_goTypes = []any{
 	(*StatsRequest)(nil),    // 0: graze.admin.v1.StatsRequest
 	(*StatsReply)(nil),      // 1: graze.admin.v1.StatsReply
@@ -2426,10 +2548,12 @@ var file_node_adminpb_admin_proto_goTypes = []any{
 	(*SeedListRequest)(nil), // 23: graze.admin.v1.SeedListRequest
 	(*SeedListReply)(nil),   // 24: graze.admin.v1.SeedListReply
 	(*Seed)(nil),            // 25: graze.admin.v1.Seed
-	nil,                     // 26: graze.admin.v1.Cluster.RejectedEntry
-	nil,                     // 27: graze.admin.v1.Cluster.ViolationsEntry
-	nil,                     // 28: graze.admin.v1.Cluster.ErrorsEntry
-	nil,                     // 29: graze.admin.v1.Cluster.LinksEntry
+	(*ReadBlobRequest)(nil), // 26: graze.admin.v1.ReadBlobRequest
+	(*ReadBlobReply)(nil),   // 27: graze.admin.v1.ReadBlobReply
+	nil,                     // 28: graze.admin.v1.Cluster.RejectedEntry
+	nil,                     // 29: graze.admin.v1.Cluster.ViolationsEntry
+	nil,                     // 30: graze.admin.v1.Cluster.ErrorsEntry
+	nil,                     // 31: graze.admin.v1.Cluster.LinksEntry
 }
 var file_node_adminpb_admin_proto_depIdxs = []int32{
 	5,  // 0: graze.admin.v1.StatsReply.mounts:type_name -> graze.admin.v1.Mount
@@ -2438,10 +2562,10 @@ var file_node_adminpb_admin_proto_depIdxs = []int32{
 	10, // 3: graze.admin.v1.StatsReply.store:type_name -> graze.admin.v1.Store
 	4,  // 4: graze.admin.v1.StatsReply.served:type_name -> graze.admin.v1.Served
 	2,  // 5: graze.admin.v1.StatsReply.cluster:type_name -> graze.admin.v1.Cluster
-	26, // 6: graze.admin.v1.Cluster.rejected:type_name -> graze.admin.v1.Cluster.RejectedEntry
-	27, // 7: graze.admin.v1.Cluster.violations:type_name -> graze.admin.v1.Cluster.ViolationsEntry
-	28, // 8: graze.admin.v1.Cluster.errors:type_name -> graze.admin.v1.Cluster.ErrorsEntry
-	29, // 9: graze.admin.v1.Cluster.links:type_name -> graze.admin.v1.Cluster.LinksEntry
+	28, // 6: graze.admin.v1.Cluster.rejected:type_name -> graze.admin.v1.Cluster.RejectedEntry
+	29, // 7: graze.admin.v1.Cluster.violations:type_name -> graze.admin.v1.Cluster.ViolationsEntry
+	30, // 8: graze.admin.v1.Cluster.errors:type_name -> graze.admin.v1.Cluster.ErrorsEntry
+	31, // 9: graze.admin.v1.Cluster.links:type_name -> graze.admin.v1.Cluster.LinksEntry
 	3,  // 10: graze.admin.v1.Cluster.outside:type_name -> graze.admin.v1.Outside
 	7,  // 11: graze.admin.v1.Mount.layers:type_name -> graze.admin.v1.Layer
 	6,  // 12: graze.admin.v1.Mount.safety:type_name -> graze.admin.v1.Safety
@@ -2458,16 +2582,18 @@ var file_node_adminpb_admin_proto_depIdxs = []int32{
 	22, // 23: graze.admin.v1.Admin.SeedRemove:input_type -> graze.admin.v1.SeedRequest
 	23, // 24: graze.admin.v1.Admin.SeedList:input_type -> graze.admin.v1.SeedListRequest
 	15, // 25: graze.admin.v1.Admin.Verify:input_type -> graze.admin.v1.VerifyRequest
-	1,  // 26: graze.admin.v1.Admin.Stats:output_type -> graze.admin.v1.StatsReply
-	12, // 27: graze.admin.v1.Admin.Mount:output_type -> graze.admin.v1.MountReply
-	18, // 28: graze.admin.v1.Admin.Peers:output_type -> graze.admin.v1.PeersReply
-	21, // 29: graze.admin.v1.Admin.Preheat:output_type -> graze.admin.v1.PreheatReply
-	22, // 30: graze.admin.v1.Admin.SeedAdd:output_type -> graze.admin.v1.SeedRequest
-	22, // 31: graze.admin.v1.Admin.SeedRemove:output_type -> graze.admin.v1.SeedRequest
-	24, // 32: graze.admin.v1.Admin.SeedList:output_type -> graze.admin.v1.SeedListReply
-	16, // 33: graze.admin.v1.Admin.Verify:output_type -> graze.admin.v1.VerifyReply
-	26, // [26:34] is the sub-list for method output_type
-	18, // [18:26] is the sub-list for method input_type
+	26, // 26: graze.admin.v1.Admin.ReadBlob:input_type -> graze.admin.v1.ReadBlobRequest
+	1,  // 27: graze.admin.v1.Admin.Stats:output_type -> graze.admin.v1.StatsReply
+	12, // 28: graze.admin.v1.Admin.Mount:output_type -> graze.admin.v1.MountReply
+	18, // 29: graze.admin.v1.Admin.Peers:output_type -> graze.admin.v1.PeersReply
+	21, // 30: graze.admin.v1.Admin.Preheat:output_type -> graze.admin.v1.PreheatReply
+	22, // 31: graze.admin.v1.Admin.SeedAdd:output_type -> graze.admin.v1.SeedRequest
+	22, // 32: graze.admin.v1.Admin.SeedRemove:output_type -> graze.admin.v1.SeedRequest
+	24, // 33: graze.admin.v1.Admin.SeedList:output_type -> graze.admin.v1.SeedListReply
+	16, // 34: graze.admin.v1.Admin.Verify:output_type -> graze.admin.v1.VerifyReply
+	27, // 35: graze.admin.v1.Admin.ReadBlob:output_type -> graze.admin.v1.ReadBlobReply
+	27, // [27:36] is the sub-list for method output_type
+	18, // [18:27] is the sub-list for method input_type
 	18, // [18:18] is the sub-list for extension type_name
 	18, // [18:18] is the sub-list for extension extendee
 	0,  // [0:18] is the sub-list for field type_name
@@ -2488,7 +2614,7 @@ func file_node_adminpb_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_node_adminpb_admin_proto_rawDesc), len(file_node_adminpb_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   30,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

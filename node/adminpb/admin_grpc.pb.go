@@ -31,6 +31,7 @@ const (
 	Admin_SeedRemove_FullMethodName = "/graze.admin.v1.Admin/SeedRemove"
 	Admin_SeedList_FullMethodName   = "/graze.admin.v1.Admin/SeedList"
 	Admin_Verify_FullMethodName     = "/graze.admin.v1.Admin/Verify"
+	Admin_ReadBlob_FullMethodName   = "/graze.admin.v1.Admin/ReadBlob"
 )
 
 // AdminClient is the client API for Admin service.
@@ -51,6 +52,8 @@ type AdminClient interface {
 	SeedList(ctx context.Context, in *SeedListRequest, opts ...grpc.CallOption) (*SeedListReply, error)
 	// Verify reads all that the node keeps, and drops what has rotted.
 	Verify(ctx context.Context, in *VerifyRequest, opts ...grpc.CallOption) (*VerifyReply, error)
+	// ReadBlob returns the bytes of a blob of a repository from an offset on.
+	ReadBlob(ctx context.Context, in *ReadBlobRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadBlobReply], error)
 }
 
 type adminClient struct {
@@ -159,6 +162,25 @@ func (c *adminClient) Verify(ctx context.Context, in *VerifyRequest, opts ...grp
 	return out, nil
 }
 
+func (c *adminClient) ReadBlob(ctx context.Context, in *ReadBlobRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadBlobReply], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Admin_ServiceDesc.Streams[2], Admin_ReadBlob_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ReadBlobRequest, ReadBlobReply]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Admin_ReadBlobClient = grpc.ServerStreamingClient[ReadBlobReply]
+
 // AdminServer is the server API for Admin service.
 // All implementations must embed UnimplementedAdminServer
 // for forward compatibility.
@@ -177,6 +199,8 @@ type AdminServer interface {
 	SeedList(context.Context, *SeedListRequest) (*SeedListReply, error)
 	// Verify reads all that the node keeps, and drops what has rotted.
 	Verify(context.Context, *VerifyRequest) (*VerifyReply, error)
+	// ReadBlob returns the bytes of a blob of a repository from an offset on.
+	ReadBlob(*ReadBlobRequest, grpc.ServerStreamingServer[ReadBlobReply]) error
 	mustEmbedUnimplementedAdminServer()
 }
 
@@ -210,6 +234,9 @@ func (UnimplementedAdminServer) SeedList(context.Context, *SeedListRequest) (*Se
 }
 func (UnimplementedAdminServer) Verify(context.Context, *VerifyRequest) (*VerifyReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Verify not implemented")
+}
+func (UnimplementedAdminServer) ReadBlob(*ReadBlobRequest, grpc.ServerStreamingServer[ReadBlobReply]) error {
+	return status.Error(codes.Unimplemented, "method ReadBlob not implemented")
 }
 func (UnimplementedAdminServer) mustEmbedUnimplementedAdminServer() {}
 func (UnimplementedAdminServer) testEmbeddedByValue()               {}
@@ -362,6 +389,17 @@ func _Admin_Verify_Handler(srv interface{}, ctx context.Context, dec func(interf
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Admin_ReadBlob_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ReadBlobRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AdminServer).ReadBlob(m, &grpc.GenericServerStream[ReadBlobRequest, ReadBlobReply]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Admin_ReadBlobServer = grpc.ServerStreamingServer[ReadBlobReply]
+
 // Admin_ServiceDesc is the grpc.ServiceDesc for Admin service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -403,6 +441,11 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Preheat",
 			Handler:       _Admin_Preheat_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "ReadBlob",
+			Handler:       _Admin_ReadBlob_Handler,
 			ServerStreams: true,
 		},
 	},

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"graze/setup"
+)
+
+// installOptions are the flags of install and uninstall.
+type installOptions struct {
+	setup.Options
+	dryRun   bool
+	now      bool
+	force    bool
+	settings string // file that becomes the node's settings
+}
+
+func (i *installOptions) addFlags(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&i.Root, "root", "/", "folder that the machine's files are below, such as /host in a container")
+	f.StringVar(&i.ContainerdConfig, "containerd-config", "/etc/containerd/config.toml", "containerd's configuration")
+	f.StringVar(&i.NodeConfig, "config", "/etc/graze/node.toml", "the node's settings")
+	f.BoolVar(&i.NoUnit, "no-unit", false, "leave systemd alone")
+	f.BoolVar(&i.dryRun, "dry-run", false, "print what would change, and change nothing")
+	f.BoolVar(&i.now, "now", false, "also do what remains: enable, start and restart services by systemctl, of --root if given")
+}
+
+// newInstall returns the command that makes containerd use graze.
+func newInstall(o *options) *cobra.Command {
+	var i installOptions
+	c := &cobra.Command{
+		Use:   "install",
+		Short: "Make this machine's containerd use graze",
+		Long: `Install tells containerd of graze, in a file of its own where the configuration
+imports such files, else by single lines in the configuration, whose first version
+is kept beside it; writes a systemd unit, and settings of the node if there are
+none. It can be run again at any time. 'graze uninstall' undoes it.`,
+		Example: `  graze install --dry-run
+  graze install --now
+  graze install --root /host --settings /etc/graze/node.toml --now`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := i.prepare(); err != nil {
+				return err
+			}
+			plan, err := setup.Install(i.Options)
+			if err != nil {
+				return err
+			}
+			return o.carryOut(c.Context(), plan, &i)
+		},
+	}
+	i.addFlags(c)
+	c.Flags().StringVar(&i.settings, "settings", "", "file whose content becomes the node's settings, also if there are some (default: those of 'graze node --print-config', if there are none)")
+	return c
+}
+
+// newUninstall returns the command that undoes install.
+func newUninstall(o *options) *cobra.Command {
+	var i installOptions
+	c := &cobra.Command{
+		Use:   "uninstall",
+		Short: "Undo install",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			plan, err := setup.Remove(i.Options, i.force)
+			if err != nil {
+				return err
+			}
+			return o.carryOut(c.Context(), plan, &i)
+		},
+	}
+	i.addFlags(c)
+	c.Flags().BoolVar(&i.force, "force", false, "also if containerd has snapshots of graze")
+	return c
+}
+
+// prepare completes the options of install. Below another root the program itself
+// is installed, too; else the unit runs it where it is.
+func (i *installOptions) prepare() error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	if filepath.Clean(i.Root) == "/" {
+		i.Binary = self
+	} else if i.Program, err = os.ReadFile(self); err != nil {
+		return err
+	}
+	if i.settings != "" {
+		if i.NodeSettings, err = os.ReadFile(i.settings); err != nil {
+			return err
+		}
+		i.ReplaceSettings = true
+		_, err := readNodeFile(i.settings)
+		return err
+	}
+	f := defaultNodeFile()
+	f.CRI.Socket = "/run/graze/cri.sock"
+	if st, err := os.Stat(filepath.Join(i.Root, "/etc/containerd/certs.d")); err == nil && st.IsDir() {
+		f.Registry.HostsDir = "/etc/containerd/certs.d"
+	}
+	var text bytes.Buffer
+	err = printNodeFile(&text, &f)
+	i.NodeSettings = text.Bytes()
+	return err
+}
+
+// carryOut prints a plan, or carries it out and says what remains to be done.
+func (o *options) carryOut(ctx context.Context, plan *setup.Plan, i *installOptions) error {
+	if plan.Empty() {
+		_, err := fmt.Fprintln(o.stdout, "nothing to do")
+		return err
+	}
+	if i.dryRun {
+		fmt.Fprint(o.stdout, plan.Diff())
+	} else if err := plan.Apply(); err != nil {
+		return err
+	}
+	for _, change := range plan.Changes {
+		if !i.dryRun {
+			fmt.Fprintf(o.stdout, "%s %s\n", change.Verb(), change.Path)
+		}
+	}
+	for _, step := range plan.Steps {
+		if i.now && !i.dryRun {
+			if err := systemctl(ctx, i.Root, step); err != nil {
+				return err
+			}
+			fmt.Fprintf(o.stdout, "done: %s\n", strings.Join(step, " "))
+			continue
+		}
+		fmt.Fprintf(o.stdout, "to do: %s\n", strings.Join(step, " "))
+	}
+	for _, note := range plan.Notes {
+		fmt.Fprintf(o.stdout, "note: %s\n", note)
+	}
+	return nil
+}
+
+// systemctl runs a command of systemd's, that of another root if given.
+func systemctl(ctx context.Context, root string, step []string) error {
+	cmd := exec.CommandContext(ctx, step[0], step[1:]...)
+	if filepath.Clean(root) != "/" {
+		// The program is looked for where it will run.
+		cmd = &exec.Cmd{Path: "/usr/bin/env", Args: append([]string{"env"}, step...), Dir: "/"}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root}
+	}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s: %w: %s", strings.Join(step, " "), err, bytes.TrimSpace(out))
+	}
+	return nil
+}

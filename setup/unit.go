@@ -1,0 +1,37 @@
+package setup
+
+import "fmt"
+
+// unit returns the systemd unit of a node.
+//
+// The node must be there before containerd, which asks it for snapshots at once.
+// It is not stopped with its mounts' users in one go: KillMode leaves alone what
+// holds mounts over a restart, and systemd keeps descriptors for it. A restart that
+// fails is tried again for ever: containers wait.
+func unit(o Options) string {
+	return fmt.Sprintf(`# Made by 'graze install', taken away by 'graze uninstall'.
+[Unit]
+Description=graze: containers start from images that are not there yet
+After=network.target local-fs.target
+Before=containerd.service
+StartLimitIntervalSec=0
+
+[Service]
+ExecStart=%s node --config %s
+Restart=always
+RestartSec=1
+NotifyAccess=main
+FileDescriptorStoreMax=4096
+KillMode=process
+TimeoutStopSec=30
+LimitNOFILE=1048576
+OOMScoreAdjust=-999
+Delegate=yes
+RuntimeDirectory=graze
+RuntimeDirectoryMode=0711
+RuntimeDirectoryPreserve=yes
+
+[Install]
+WantedBy=multi-user.target
+`, o.Binary, o.NodeConfig)
+}
