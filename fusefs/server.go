@@ -73,7 +73,7 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 	}
 	// What the kernel has aborted it leaves in the mount table.
-	if s.mounted() {
+	if s.Mounted() {
 		s.trace.warn("%s: the connection was aborted; took the mount away", s.Dir())
 		unix.Unmount(s.Dir(), unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
 	}
@@ -87,7 +87,7 @@ func (s *Server) Run(ctx context.Context) error {
 
 // takeAway removes the mount from its directory.
 func (s *Server) takeAway() {
-	if !s.mounted() {
+	if !s.Mounted() {
 		return
 	}
 	err := unix.Unmount(s.Dir(), unix.UMOUNT_NOFOLLOW)
@@ -100,8 +100,9 @@ func (s *Server) takeAway() {
 	}
 }
 
-// mounted reports whether the mount is the uppermost on its directory.
-func (s *Server) mounted() bool {
+// Mounted reports whether the mount is what its directory shows. One that was taken
+// away may have users, for whom it is served on.
+func (s *Server) Mounted() bool {
 	at, err := topMount(s.Dir())
 	return err == nil && at != nil && at.Major == s.session.Major && at.Minor == s.session.Minor
 }

@@ -53,6 +53,9 @@ type Config struct {
 	// Monitor has the node give metrics by HTTP. Default: it does not.
 	Monitor MonitorConfig
 
+	// Containerd makes the node a snapshotter of containerd. Default: it is none.
+	Containerd *ContainerdConfig
+
 	// Origin says how registries are reached.
 	Origin origin.Config
 

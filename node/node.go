@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -33,6 +34,7 @@ type Node struct {
 	seeds   *seed.Keeper // nil if the node is no seed
 	outlast *survival    // nil if the node does nothing for images to outlast registries
 	proxy   *cri.Proxy   // nil if the node is not asked by kubelet
+	snaps   *snapshots   // nil if the node is no snapshotter of containerd
 	started time.Time
 	once    repeats
 
@@ -112,6 +114,9 @@ func Open(cfg Config) (*Node, error) {
 	if err == nil && cfg.Cluster != nil && cfg.Cluster.Seed {
 		n.seeds, err = n.newSeeds(filepath.Join(cfg.State, "seeds.json"))
 	}
+	if err == nil && cfg.Containerd != nil {
+		n.snaps, err = n.newSnapshots(*cfg.Containerd, cfg.Origin)
+	}
 	if err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
@@ -121,8 +126,11 @@ func Open(cfg Config) (*Node, error) {
 // Close closes the store. Run must have returned, if it was called.
 func (n *Node) Close() error {
 	var err error
+	if n.snaps != nil {
+		err = n.snaps.Close()
+	}
 	if n.members != nil {
-		err = n.members.host.Close()
+		err = errors.Join(err, n.members.host.Close())
 	}
 	if n.store != nil {
 		err = errors.Join(err, n.store.Close())
@@ -131,9 +139,16 @@ func (n *Node) Close() error {
 }
 
 // Run does the node's work until ctx is done: it fetches what readers miss,
-// serves mounts and answers the admin socket. Then it takes all mounts away.
+// serves mounts and answers containerd and the admin socket. Then it takes all mounts away.
 // Call it once.
 func (n *Node) Run(ctx context.Context) error {
+	var containerd net.Listener
+	if n.snaps != nil {
+		var err error
+		if containerd, err = n.snaps.listen(ctx); err != nil {
+			return err
+		}
+	}
 	// What readers need ends after the last reader.
 	base, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -162,6 +177,9 @@ func (n *Node) Run(ctx context.Context) error {
 		n.serveMounts(ctx)
 		return nil
 	})
+	if n.snaps != nil {
+		above.Go(func() error { return n.snaps.run(ctx, containerd) })
+	}
 	if n.store != nil {
 		above.Go(func() error { return n.serveAdmin(ctx) })
 	}

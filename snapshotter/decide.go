@@ -24,20 +24,9 @@ type decision struct {
 // has it. Otherwise the view is empty, and containerd is to pull the layer. An
 // error ends the pull.
 func (s *Snapshotter) decide(ctx context.Context, w wanted) (View, error) {
-	name := w.image()
-	if name == "" {
-		found, err := s.find(ctx, w.Chain)
-		if err != nil {
-			return View{}, err
-		}
-		name = found
-	}
-	d := &decision{reason: Unnamed, policy: policyFor(s.cfg.Policies, ""), err: errUnnamed}
-	if name != "" {
-		var err error
-		if d, err = s.decisions.get(ctx, name, func() *decision { return s.decideImage(ctx, name) }); err != nil {
-			return View{}, err
-		}
+	d, err := s.decisionFor(ctx, w)
+	if err != nil {
+		return View{}, err
 	}
 	view := View{Image: d.image.Name, Layers: slices.Index(d.image.Chains, w.Chain) + 1}
 	if d.reason == Lazy && view.Layers == 0 {
@@ -58,20 +47,39 @@ func (s *Snapshotter) decide(ctx context.Context, w wanted) (View, error) {
 // from.
 var errUnnamed = errors.New("the client does not say which image the layer is of: see the settings of containerd in docs/operations.md")
 
-// find looks for the image that a chain is of where containerd keeps images that
-// are being pulled. It returns "" if there is none.
-func (s *Snapshotter) find(ctx context.Context, chain chunk.Blob) (name string, err error) {
-	if s.cfg.Finder == nil {
-		return "", nil
+// decisionFor returns the decision about the image that the wanted layer is of.
+func (s *Snapshotter) decisionFor(ctx context.Context, w wanted) (*decision, error) {
+	name := w.image()
+	if name == "" {
+		found, err := s.find(ctx, w.Chain)
+		if err != nil {
+			return nil, err
+		}
+		if found.Fetched {
+			return &decision{reason: Fetched, image: Image{Name: found.Image}}, nil
+		}
+		name = found.Image
 	}
-	name, err = s.cfg.Finder.Find(ctx, chain)
+	if name == "" {
+		return &decision{reason: Unnamed, policy: policyFor(s.cfg.Policies, ""), err: errUnnamed}, nil
+	}
+	return s.decisions.get(ctx, name, func() *decision { return s.decideImage(ctx, name) })
+}
+
+// find looks for the image that a chain is of where containerd keeps images that
+// are being pulled. An image without a name was not found.
+func (s *Snapshotter) find(ctx context.Context, chain chunk.Blob) (Found, error) {
+	if s.cfg.Finder == nil {
+		return Found{}, nil
+	}
+	found, err := s.cfg.Finder.Find(ctx, chain)
 	if ctx.Err() != nil {
-		return "", context.Cause(ctx)
+		return Found{}, context.Cause(ctx)
 	}
 	if err != nil && !errors.Is(err, chunk.ErrNotFound) {
 		s.log.Warn("containerd's content could not be searched for the image of a layer", "chain", chain, "err", err)
 	}
-	return name, nil
+	return found, nil
 }
 
 // decideImage finds out how an image is served, and gets ready for it.

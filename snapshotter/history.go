@@ -86,7 +86,7 @@ func (s *Snapshotter) tell(w wanted, d *decision) {
 	switch d.reason {
 	case Lazy:
 		s.log.Info("image is served lazily", "image", i.Name)
-	case ByPolicy, Small:
+	case ByPolicy, Small, Fetched:
 		s.log.Info("image is pulled", "image", i.Name, "reason", i.Reason)
 	default:
 		s.log.Warn("image is not served lazily", "image", i.Name, "reason", i.Reason, "err", d.err)

@@ -44,5 +44,11 @@ type View struct {
 // A Finder finds the image that a layer is of, for clients that don't tell. It
 // returns chunk.ErrNotFound if it can't.
 type Finder interface {
-	Find(ctx context.Context, chain chunk.Blob) (name string, err error)
+	Find(ctx context.Context, chain chunk.Blob) (Found, error)
+}
+
+// A Found is what a Finder knows of a layer.
+type Found struct {
+	Image   string // complete name, by digest
+	Fetched bool   // containerd has the layer already
 }

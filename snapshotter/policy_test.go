@@ -71,10 +71,10 @@ func TestRepositoryOf(t *testing.T) {
 }
 
 // A finderFunc is a Finder.
-type finderFunc func(chain chunk.Blob) (string, error)
+type finderFunc func(chain chunk.Blob) (Found, error)
 
 // Find implements Finder.
-func (f finderFunc) Find(_ context.Context, chain chunk.Blob) (string, error) { return f(chain) }
+func (f finderFunc) Find(_ context.Context, chain chunk.Blob) (Found, error) { return f(chain) }
 
 // TestReasons pulls an image under all conditions that decide how it is served.
 func TestReasons(t *testing.T) {
@@ -90,12 +90,14 @@ func TestReasons(t *testing.T) {
 		return map[string]string{stargzReference: img.Repository + ":1", stargzDigest: "sha256:1"}
 	}
 	unnamed := func(Image) map[string]string { return map[string]string{} }
-	found := finderFunc(func(chain chunk.Blob) (string, error) {
-		if chain != "chain:/a" {
-			return "", chunk.ErrNotFound
-		}
-		return "r.test/app:1", nil
-	})
+	found := func(found Found, err error) Config {
+		return Config{Finder: finderFunc(func(chain chunk.Blob) (Found, error) {
+			if chain != "chain:/a" {
+				return Found{}, chunk.ErrNotFound
+			}
+			return found, err
+		})}
+	}
 	policy := func(mode Mode, require bool) Config {
 		return Config{Policies: []Policy{{Pattern: "r.test/*", Mode: mode, Require: require}}}
 	}
@@ -109,9 +111,10 @@ func TestReasons(t *testing.T) {
 	}{
 		{name: "lazy", want: Lazy},
 		{name: "labels of stargz", labels: stargz, want: Lazy},
-		{name: "found", cfg: Config{Finder: found}, labels: unnamed, want: Lazy},
+		{name: "found", cfg: found(Found{Image: "r.test/app:1"}, nil), labels: unnamed, want: Lazy},
+		{name: "fetched", cfg: found(Found{Image: "r.test/app:1", Fetched: true}, nil), labels: unnamed, want: Fetched},
 		{name: "not told", labels: unnamed, want: Unnamed},
-		{name: "not told nor found", cfg: Config{Finder: finderFunc(func(chunk.Blob) (string, error) { return "", errors.New("no containerd") })}, labels: unnamed, want: Unnamed},
+		{name: "not told nor found", cfg: found(Found{}, errors.New("no containerd")), labels: unnamed, want: Unnamed},
 		{name: "not told but must", cfg: Config{Policies: []Policy{{Mode: LazyOrFail}}}, labels: unnamed, want: Unnamed, fails: true},
 		{name: "policy", cfg: policy(Pull, false), want: ByPolicy},
 		{name: "small", cfg: Config{SmallImage: 200 << 20}, want: Small},

@@ -16,6 +16,7 @@ const (
 	Lazy        Reason = "lazy"          // it is served lazily
 	ByPolicy    Reason = "policy"        // the policy for its repository is to pull
 	Small       Reason = "small"         // so little is pulled faster than it is mounted
+	Fetched     Reason = "fetched"       // the client had containerd fetch the layer before it asked
 	Unnamed     Reason = "no-image-name" // neither labels nor containerd's content say which image the layer is of
 	NoIndex     Reason = "no-index"      // a layer has none, and none may be made
 	NotFound    Reason = "not-found"     // the registry does not have the image, or the image not the layer

@@ -21,10 +21,11 @@ type nodeFile struct {
 	ReadDeadline duration `toml:"read-deadline" doc:"how long a read waits before it fails"`
 	Verbose      bool     `toml:"verbose" doc:"say more on standard error"`
 
-	Registry registryFile `toml:"registry" doc:"how registries are reached"`
-	CRI      criFile      `toml:"cri" doc:"kubelet's image service; without socket the node does not serve it"`
-	Metrics  metricsFile  `toml:"metrics" doc:"what the node tells of itself by HTTP: /metrics for Prometheus, /healthz, /readyz"`
-	Cluster  clusterFile  `toml:"cluster" doc:"the node's place in a cluster; without key-file it works alone"`
+	Registry   registryFile   `toml:"registry" doc:"how registries are reached"`
+	CRI        criFile        `toml:"cri" doc:"kubelet's image service; without socket the node does not serve it"`
+	Metrics    metricsFile    `toml:"metrics" doc:"what the node tells of itself by HTTP: /metrics for Prometheus, /healthz, /readyz"`
+	Containerd containerdFile `toml:"containerd" doc:"the node as a snapshotter of containerd; without socket it is none"`
+	Cluster    clusterFile    `toml:"cluster" doc:"the node's place in a cluster; without key-file it works alone"`
 }
 
 type registryFile struct {
@@ -53,6 +54,14 @@ type metricsFile struct {
 	Profile bool   `toml:"profile" doc:"give Go's profiles, too, at /debug/pprof/"`
 }
 
+type containerdFile struct {
+	Socket     string   `toml:"socket" doc:"socket on which containerd finds the snapshotter, such as \"/run/graze/containerd.sock\""`
+	Root       string   `toml:"root" doc:"folder of the snapshots, with the containers' writable layers; \"\": containerd in the state folder"`
+	Address    string   `toml:"address" doc:"containerd's own socket: the images of clients that don't name them are looked for there; \"\": they are not"`
+	Policies   []string `toml:"policies" doc:"how images are served, \"PATTERN MODE [require-index]\", the first that matches: lazy-or-pull (also where none matches), lazy-or-fail or pull"`
+	SmallImage fileSize `toml:"small-image" doc:"images below this size are pulled; \"\": none"`
+}
+
 type clusterFile struct {
 	KeyFile      string   `toml:"key-file" doc:"file of the cluster's key, which 'graze key new' makes"`
 	IdentityFile string   `toml:"identity-file" doc:"file of the node's own key, made if missing; \"\": identity.key in the state folder"`
@@ -79,6 +88,10 @@ type clusterFile struct {
 	RegistryReqs float64  `toml:"registry-requests" doc:"most requests a second likewise; 0: no bound"`
 }
 
+// defaultSmallImage is the size of images, in bytes, below which a pull is as fast as
+// a mount.
+const defaultSmallImage = 1 << 20
+
 // defaultNodeFile returns the settings where the file has none.
 func defaultNodeFile() nodeFile {
 	return nodeFile{
@@ -89,6 +102,10 @@ func defaultNodeFile() nodeFile {
 			Containerd: "/run/containerd/containerd.sock",
 			VerdictAge: duration(5 * time.Minute),
 			Outage:     cri.AllowCached.String(),
+		},
+		Containerd: containerdFile{
+			Policies:   []string{},
+			SmallImage: fileSize{defaultSmallImage},
 		},
 		Cluster: clusterFile{
 			Listen:  "0.0.0.0:7945",
@@ -203,6 +220,12 @@ func (f *nodeFile) nodeConfig(o *options) (node.Config, error) {
 			return cfg, fmt.Errorf("registry.platform: %w", err)
 		}
 		cfg.Platform = *platform
+	}
+	if c := f.Containerd; c.Socket != "" {
+		cfg.Containerd = &node.ContainerdConfig{
+			Socket: c.Socket, Root: c.Root, Address: c.Address,
+			Policies: c.Policies, SmallImage: int64(c.SmallImage.byteSize),
+		}
 	}
 	if c := f.Cluster; c.KeyFile != "" {
 		cfg.Cluster = &node.ClusterConfig{
