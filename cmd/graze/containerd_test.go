@@ -15,46 +15,73 @@ import (
 
 // A containerd is a running containerd with state of its own.
 type containerd struct {
+	containerdConfig
 	dir string
+	pid int
 }
 
-// withCRI is a part of containerd's configuration that makes CRI work here.
-const withCRI = `disabled_plugins = ["io.containerd.internal.v1.opt"]
-[plugins."io.containerd.grpc.v1.cri"]
-restrict_oom_score_adj = true
-`
+// A containerdConfig says which containerd is run, and how.
+type containerdConfig struct {
+	bin     string // folder of version 2; "" for the system's version 1
+	graze   string // socket of graze as its snapshotter; "" for none
+	cri     bool   // whether it answers kubelet
+	sandbox string // image of CRI's sandboxes; "" for containerd's own choice
+}
 
-// startContainerd starts containerd, which ends with the test. Without further
-// configuration it has no CRI.
-func startContainerd(t testing.TB, config ...string) *containerd {
-	t.Helper()
-	needTools(t, "containerd", "ctr")
-	c := &containerd{dir: t.TempDir()}
-	if len(config) == 0 {
-		config = []string{`disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.internal.v1.opt"]`}
+// snapshotter returns the name of the snapshotter for pods.
+func (c containerdConfig) snapshotter() string {
+	if c.graze == "" {
+		return "overlayfs"
 	}
-	text := fmt.Sprintf("version = 2\nroot = %q\nstate = %q\n%s\n[grpc]\naddress = %q\n",
-		c.dir+"/root", c.dir+"/state", strings.Join(config, "\n"), c.dir+"/sock")
+	return "graze"
+}
+
+// program returns the file of one of containerd's programs.
+func (c containerdConfig) program(name string) string {
+	if c.bin == "" {
+		return name
+	}
+	return filepath.Join(c.bin, name)
+}
+
+// startContainerd starts the system's containerd, which ends with the test.
+func startContainerd(t testing.TB) *containerd {
+	t.Helper()
+	return startContainerdWith(t, containerdConfig{})
+}
+
+// startContainerdWith is startContainerd for any containerd.
+func startContainerdWith(t testing.TB, cfg containerdConfig) *containerd {
+	t.Helper()
+	needTools(t, cfg.program("containerd"), cfg.program("ctr"))
+	c := &containerd{containerdConfig: cfg, dir: t.TempDir()}
 	path := filepath.Join(c.dir, "config.toml")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(c.settings()), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	cmd := exec.Command("containerd", "--config", path)
-	cmd.Stderr = &log
+	cmd := exec.Command(c.program("containerd"), "--config", path)
+	if c.bin != "" {
+		// Each version has a shim of its own.
+		cmd.Env = append(os.Environ(), "PATH="+c.bin+":"+os.Getenv("PATH"))
+	}
+	cmd.Stdout, cmd.Stderr = &log, &log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	c.pid = cmd.Process.Pid
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }()
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(unix.SIGTERM)
 		if err := <-exited; err != nil {
 			t.Errorf("containerd: %v\n%s", err, &log)
+		} else if t.Failed() {
+			t.Logf("containerd:\n%s", &log)
 		}
 	})
 	for tick := time.NewTicker(20 * time.Millisecond); ; {
-		if exec.Command("ctr", "--address", c.dir+"/sock", "version").Run() == nil {
+		if exec.Command(c.program("ctr"), "--address", c.socket(), "version").Run() == nil {
 			tick.Stop()
 			return c
 		}
@@ -69,10 +96,61 @@ func startContainerd(t testing.TB, config ...string) *containerd {
 	}
 }
 
+func (c *containerd) socket() string { return c.dir + "/sock" }
+
+// settings returns containerd's configuration file.
+func (c *containerd) settings() string {
+	version, off := 2, `"io.containerd.grpc.v1.cri", `
+	if c.bin != "" {
+		version, off = 3, `"io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime", `
+	}
+	if c.cri {
+		off = ""
+	}
+	text := fmt.Sprintf(`version = %[2]d
+root = "%[1]s/root"
+state = "%[1]s/state"
+disabled_plugins = [%[3]s"io.containerd.internal.v1.opt"]
+[grpc]
+address = "%[1]s/sock"
+`, c.dir, version, off)
+	if c.graze != "" {
+		text += fmt.Sprintf("[proxy_plugins.graze]\ntype = \"snapshot\"\naddress = %q\n", c.graze)
+	}
+	switch {
+	case c.cri && c.bin == "":
+		text += fmt.Sprintf(`[plugins."io.containerd.grpc.v1.cri"]
+restrict_oom_score_adj = true
+sandbox_image = %q
+[plugins."io.containerd.grpc.v1.cri".containerd]
+snapshotter = %q
+disable_snapshot_annotations = false
+`, c.sandbox, c.snapshotter())
+	case c.cri:
+		text += fmt.Sprintf(`[plugins."io.containerd.cri.v1.runtime"]
+restrict_oom_score_adj = true
+[plugins."io.containerd.cri.v1.images"]
+snapshotter = %q
+disable_snapshot_annotations = false
+[plugins."io.containerd.cri.v1.images".pinned_images]
+sandbox = %q
+`, c.snapshotter(), c.sandbox)
+	}
+	if c.bin != "" && c.graze != "" {
+		text += `[proxy_plugins.graze.exports]
+enable_remote_snapshot_annotations = "true"
+[[plugins."io.containerd.transfer.v1.local".unpack_config]]
+platform = "linux"
+snapshotter = "graze"
+`
+	}
+	return text
+}
+
 // ctr runs a command of containerd's client.
 func (c *containerd) ctr(t testing.TB, args ...string) string {
 	t.Helper()
-	out, err := exec.Command("ctr", append([]string{"--address", c.dir + "/sock"}, args...)...).CombinedOutput()
+	out, err := exec.Command(c.program("ctr"), append([]string{"--address", c.socket()}, args...)...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("ctr %s: %v\n%s", strings.Join(args, " "), err, out)
 	}

@@ -52,11 +52,17 @@ func freePort(t testing.TB, ip string) string {
 // startNode runs 'graze node' in a process of its own until the end of the test.
 func startNode(t testing.TB, key, name, rack string, join []string, flags ...string) *testNode {
 	t.Helper()
+	return startNodeWith(t, "", key, name, rack, join, flags...)
+}
+
+// startNodeWith is startNode with more tables of settings.
+func startNodeWith(t testing.TB, tables, key, name, rack string, join []string, flags ...string) *testNode {
+	t.Helper()
 	n := &testNode{state: t.TempDir(), addr: freePort(t, "127.0.0.1"), exited: make(chan error, 1), stderr: new(bytes.Buffer)}
 	config := filepath.Join(t.TempDir(), "node.toml")
 	text := fmt.Sprintf("state = %q\n[cluster]\nname = %q\nlisten = %q\ngossip = %q\np2p = %q\n",
 		n.state, name, freePort(t, "127.0.0.1"), n.addr, freePort(t, "127.0.0.1"))
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(config, []byte(text+tables), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	args := append([]string{"node", "--config", config, "--key", key, "--rack", rack}, flags...)

@@ -162,7 +162,7 @@ func TestPrivateImages(t *testing.T) {
 	door.allow("ann", secret, "private")
 	image := door.addr + "/private:1"
 
-	ctd := startContainerd(t, withCRI)
+	ctd := startContainerdWith(t, containerdConfig{cri: true})
 	state, run := t.TempDir(), t.TempDir()
 	config := filepath.Join(run, "node.toml")
 	text := fmt.Sprintf("state = %q\n[cri]\nsocket = %q\ncontainerd = %q\nverdict-age = \"1ns\"\n",
