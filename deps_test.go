@@ -54,6 +54,8 @@ var mayImport = map[string][]string{
 	"seed":         {"chunk"},
 	"cmd/graze":    {"chunk", "copies", "cri", "image", "keeper", "materialize", "node", "origin", "registry", "setup"},
 	"copies":       {"chunk"},
+
+	"cmd/graze/testdata/probe": {},
 }
 
 // stdlibOnly lists packages that may import nothing from outside the standard

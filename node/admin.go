@@ -83,6 +83,8 @@ func (a admin) Stats(context.Context, *adminpb.StatsRequest) (*adminpb.StatsRepl
 			Busy: s.Served.Busy, Absent: s.Served.Absent, Abandoned: s.Served.Abandoned,
 		},
 		Cluster: clusterToPB(&s.Cluster),
+
+		Containerd: containerdToPB(&s.Containerd),
 	}
 	for _, m := range s.Mounts {
 		out := &adminpb.Mount{

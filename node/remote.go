@@ -102,6 +102,8 @@ func (r *Remote) Stats(ctx context.Context) (Stats, error) {
 			Busy: served.GetBusy(), Absent: served.GetAbsent(), Abandoned: served.GetAbandoned(),
 		},
 		Cluster: clusterFromPB(p.GetCluster()),
+
+		Containerd: containerdFromPB(p.GetContainerd()),
 	}
 	for _, m := range p.GetMounts() {
 		out := MountStats{

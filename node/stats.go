@@ -22,6 +22,8 @@ type Stats struct {
 	Store   StoreStats    `json:"store"`
 	Served  ServedStats   `json:"served"`
 	Cluster ClusterStats  `json:"cluster"`
+
+	Containerd ContainerdStats `json:"containerd"`
 }
 
 // ServedStats tell what other nodes were given.
@@ -140,6 +142,9 @@ func (n *Node) Stats() Stats {
 	}
 	if n.directory != nil {
 		out.Store.Heard = int64(n.directory.Known())
+	}
+	if n.snaps != nil {
+		out.Containerd = n.snaps.stats()
 	}
 	return out
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -66,13 +67,14 @@ func newPeers(o *options) *cobra.Command {
 	return c
 }
 
-// newPs returns the command that lists a node's mounts.
+// newPs returns the command that lists a node's mounts and containerd's images.
 func newPs(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "ps",
-		Short: "List what a node has mounted, how much of it is here, and why it is served as it is",
+		Short: "List what a node has mounted, how much of it is here, and why images are served as they are",
 		Example: `  graze ps
-  graze ps --json | jq '.[].layers'`,
+  graze ps --json | jq '.mounts[].layers'
+  graze ps --json | jq '.images[] | select(.reason != "lazy")'`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return o.onNode(c.Context(), func(ctx context.Context, r *node.Remote) error {
@@ -81,9 +83,15 @@ func newPs(o *options) *cobra.Command {
 					return err
 				}
 				if o.json {
-					return o.printJSON(s.Mounts)
+					return o.printJSON(struct {
+						Mounts []node.MountStats  `json:"mounts"`
+						Images []node.PulledImage `json:"images"`
+					}{s.Mounts, s.Containerd.Images})
 				}
-				return o.printMounts(s)
+				if err := o.printMounts(s); err != nil {
+					return err
+				}
+				return o.printPulled(s.Containerd.Images)
 			})
 		},
 	}
@@ -139,6 +147,19 @@ func (o *options) printMounts(s node.Stats) error {
 		}
 	}
 	return nil
+}
+
+// printPulled prints the images that containerd has asked for, if there are any.
+func (o *options) printPulled(images []node.PulledImage) error {
+	if len(images) == 0 {
+		return nil
+	}
+	w := tabwriter.NewWriter(o.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "\nPULLED\tREASON\tIMAGE\tERROR")
+	for _, i := range images {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", i.Time.Format(time.DateTime), i.Reason, i.Name, i.Error)
+	}
+	return w.Flush()
 }
 
 // newPreheat returns the command that has a cluster fetch an image before it is

@@ -76,8 +76,6 @@ func startContainerdWith(t testing.TB, cfg containerdConfig) *containerd {
 		_ = cmd.Process.Signal(unix.SIGTERM)
 		if err := <-exited; err != nil {
 			t.Errorf("containerd: %v\n%s", err, &log)
-		} else if t.Failed() {
-			t.Logf("containerd:\n%s", &log)
 		}
 	})
 	for tick := time.NewTicker(20 * time.Millisecond); ; {
@@ -142,6 +140,9 @@ enable_remote_snapshot_annotations = "true"
 [[plugins."io.containerd.transfer.v1.local".unpack_config]]
 platform = "linux"
 snapshotter = "graze"
+[[plugins."io.containerd.transfer.v1.local".unpack_config]]
+platform = "linux"
+snapshotter = "overlayfs"
 `
 	}
 	return text
@@ -150,11 +151,13 @@ snapshotter = "graze"
 // ctr runs a command of containerd's client.
 func (c *containerd) ctr(t testing.TB, args ...string) string {
 	t.Helper()
-	out, err := exec.Command(c.program("ctr"), append([]string{"--address", c.socket()}, args...)...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("ctr %s: %v\n%s", strings.Join(args, " "), err, out)
+	cmd := exec.Command(c.program("ctr"), append([]string{"--address", c.socket()}, args...)...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("ctr %s: %v\n%s%s", strings.Join(args, " "), err, &stdout, &stderr)
 	}
-	return string(out)
+	return stdout.String()
 }
 
 // pull pulls an image, unpacks it with the overlayfs snapshotter, and mounts it

@@ -4,11 +4,12 @@ import (
 	"context"
 	"fmt"
 
-	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/core/remotes/docker/config"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/pkg/snapshotters"
+	"github.com/containerd/log"
 	"github.com/containerd/platforms"
 	"github.com/spf13/cobra"
 
@@ -51,11 +52,15 @@ config.json. The image's name must be complete.`,
 
 // run pulls an image.
 func (p *pull) run(ctx context.Context, o *options, ref string) error {
-	client, err := containerd.New(p.address, containerd.WithDefaultNamespace(p.namespace))
+	// The client's own log is for its developers.
+	if err := log.SetLevel(log.ErrorLevel.String()); err != nil {
+		return err
+	}
+	ctd, err := client.New(p.address, client.WithDefaultNamespace(p.namespace))
 	if err != nil {
 		return fmt.Errorf("containerd at %s: %w", p.address, err)
 	}
-	defer client.Close()
+	defer ctd.Close()
 	ctx = namespaces.WithNamespace(ctx, p.namespace)
 	platform := platforms.Default()
 	if o.platform != "" {
@@ -65,12 +70,12 @@ func (p *pull) run(ctx context.Context, o *options, ref string) error {
 		}
 		platform = platforms.Only(want)
 	}
-	img, err := client.Pull(ctx, ref,
-		containerd.WithPullUnpack,
-		containerd.WithPullSnapshotter(p.snapshotter),
-		containerd.WithPlatformMatcher(platform),
-		containerd.WithResolver(docker.NewResolver(docker.ResolverOptions{Hosts: registryHosts(ctx, o)})),
-		containerd.WithImageHandlerWrapper(snapshotters.AppendInfoHandlerWrapper(ref)),
+	img, err := ctd.Pull(ctx, ref,
+		client.WithPullUnpack,
+		client.WithPullSnapshotter(p.snapshotter),
+		client.WithPlatformMatcher(platform),
+		client.WithResolver(docker.NewResolver(docker.ResolverOptions{Hosts: registryHosts(ctx, o)})),
+		client.WithImageHandlerWrapper(snapshotters.AppendInfoHandlerWrapper(ref)),
 	)
 	if err != nil {
 		return err
@@ -83,11 +88,13 @@ func (p *pull) run(ctx context.Context, o *options, ref string) error {
 func registryHosts(ctx context.Context, o *options) docker.RegistryHosts {
 	keys := node.DockerKeychain()
 	opts := config.HostOptions{Credentials: func(host string) (user, secret string, err error) {
-		cred, err := keys.Credential(ctx, hubName(host), "")
-		if cred.IdentityToken != "" {
-			return "", cred.IdentityToken, err
+		for cred, err := range keys.Credentials(ctx, hubName(host), "") {
+			if err != nil || cred.IdentityToken != "" {
+				return "", cred.IdentityToken, err
+			}
+			return cred.Username, cred.Password, nil
 		}
-		return cred.Username, cred.Password, err
+		return "", "", nil
 	}}
 	if o.hostsDir != "" {
 		opts.HostDir = config.HostDirFromRoot(o.hostsDir)

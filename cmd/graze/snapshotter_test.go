@@ -75,15 +75,15 @@ func (c *containerd) run(t *testing.T, snapshotter, ref, id string, args ...stri
 	t.Helper()
 	args = append([]string{"--address", c.socket(), "run", "--rm", "--snapshotter", snapshotter, ref, id}, args...)
 	cmd := exec.Command(c.program("ctr"), args...)
-	var stdout, stderr bytes.Buffer
+	var stdout, stderr bytes.Buffer // the latter has warnings of version 2
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
 	}
-	if strings.Contains(stderr.String(), "ctr: ") {
-		t.Fatalf("ctr %s: %s", strings.Join(args, " "), &stderr)
+	if stdout.Len() == 0 {
+		return stderr.String(), cmd.ProcessState.ExitCode()
 	}
 	return stdout.String(), cmd.ProcessState.ExitCode()
 }
@@ -232,8 +232,8 @@ func (r *rig) reason(t *testing.T, ref string) (reasons []string) {
 // TestContainerd pulls and runs images of all kinds, by ctr. Each must need far
 // fewer bytes to start than it has, and behave as it does with overlayfs.
 func TestContainerd(t *testing.T) {
-	containerds(t, func(t *testing.T, cfg containerdConfig) {
-		r := startRig(t, cfg, "")
+	containerds(t, func(all *testing.T, cfg containerdConfig) {
+		r := startRig(all, cfg, "")
 		rows := []struct {
 			name      string
 			encodings []imagetest.Encoding
@@ -246,14 +246,14 @@ func TestContainerd(t *testing.T) {
 			{name: "mix", encodings: []imagetest.Encoding{imagetest.EStargz("estargz"), imagetest.Zstd(), imagetest.MultiMemberGzip(1 << 20)}, publish: true},
 		}
 		for i, row := range rows {
-			t.Run(row.name, func(t *testing.T) {
+			all.Run(row.name, func(t *testing.T) {
 				ref, size := r.probeImage(t, row.name, uint64(i+1), row.encodings...)
 				if row.publish {
 					graze(t, "index", "--state", t.TempDir(), "--push", ref)
 				}
 				before := r.reg.blobBytes(t).Bytes
 				r.pullLazily(t, ref)
-				r.ctd.start(t, "graze", ref, row.name+"-waits")
+				r.ctd.start(all, "graze", ref, row.name+"-waits")
 				got := r.reg.blobBytes(t).Bytes - before
 				most := size / 3
 				if row.whole {
@@ -271,10 +271,7 @@ func TestContainerd(t *testing.T) {
 				r.alike(t, ref, row.name)
 			})
 		}
-		if n := r.views(t); n != len(rows) {
-			t.Errorf("%d views are mounted for %d images", n, len(rows))
-		}
-		r.cleaned(t)
+		r.cleaned(all)
 	})
 }
 
@@ -290,7 +287,7 @@ func (r *rig) alike(t *testing.T, ref, name string) {
 	if lazy != want || !strings.Contains(want, "bulk/random") {
 		t.Errorf("the container prints\n%s\nand with overlayfs\n%s", lazy, want)
 	}
-	if out, code := r.ctd.run(t, "graze", ref, name+"-missing", "/missing"); code == 0 {
+	if out, code := r.ctd.run(t, "graze", ref, name+"-missing", "/missing"); code == 0 || !strings.Contains(out, "no such file") {
 		t.Errorf("a program that is not there ends with %d: %s", code, out)
 	}
 }
@@ -358,13 +355,17 @@ func TestContainerdCluster(t *testing.T) {
 		want, _ := first.ctd.run(t, "graze", ref, "one", "/probe")
 		before := only.reg.blobBytes(t).Bytes
 		second.pullLazily(t, ref)
+		second.ctd.start(t, "graze", ref, "waits")
+		if n := only.reg.blobBytes(t).Bytes - before; n > size/3 {
+			t.Errorf("the second node's start took %d bytes of %d from the registry", n, size)
+		}
 		got, code := second.ctd.run(t, "graze", ref, "two", "/probe")
 		if code != 7 || got != want {
 			t.Errorf("the second node ends with %d and prints\n%s\nthe first one\n%s", code, got, want)
 		}
-		if n := only.reg.blobBytes(t).Bytes - before; n > size/10 {
-			t.Errorf("the second node had %d bytes of %d from the registry", n, size)
+		// Who makes an index reads the layer, and so do those who are its home.
+		if n := only.reg.blobBytes(t).Bytes; n > 2*size*11/10 {
+			t.Errorf("the registry gave %d bytes to two nodes, for layers of %d", n, size)
 		}
 	})
 }
-

@@ -71,6 +71,7 @@ type StatsReply struct {
 	Store         *Store                 `protobuf:"bytes,6,opt,name=store,proto3" json:"store,omitempty"`
 	Served        *Served                `protobuf:"bytes,7,opt,name=served,proto3" json:"served,omitempty"`
 	Cluster       *Cluster               `protobuf:"bytes,8,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Containerd    *Containerd            `protobuf:"bytes,9,opt,name=containerd,proto3" json:"containerd,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -161,6 +162,141 @@ func (x *StatsReply) GetCluster() *Cluster {
 	return nil
 }
 
+func (x *StatsReply) GetContainerd() *Containerd {
+	if x != nil {
+		return x.Containerd
+	}
+	return nil
+}
+
+type Containerd struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Layers        map[string]int64       `protobuf:"bytes,1,rep,name=layers,proto3" json:"layers,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	Views         int64                  `protobuf:"varint,2,opt,name=views,proto3" json:"views,omitempty"`
+	Images        []*PulledImage         `protobuf:"bytes,3,rep,name=images,proto3" json:"images,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Containerd) Reset() {
+	*x = Containerd{}
+	mi := &file_node_adminpb_admin_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Containerd) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Containerd) ProtoMessage() {}
+
+func (x *Containerd) ProtoReflect() protoreflect.Message {
+	mi := &file_node_adminpb_admin_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Containerd.ProtoReflect.Descriptor instead.
+func (*Containerd) Descriptor() ([]byte, []int) {
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Containerd) GetLayers() map[string]int64 {
+	if x != nil {
+		return x.Layers
+	}
+	return nil
+}
+
+func (x *Containerd) GetViews() int64 {
+	if x != nil {
+		return x.Views
+	}
+	return 0
+}
+
+func (x *Containerd) GetImages() []*PulledImage {
+	if x != nil {
+		return x.Images
+	}
+	return nil
+}
+
+type PulledImage struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	Error         string                 `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	TimeUnix      int64                  `protobuf:"varint,4,opt,name=time_unix,json=timeUnix,proto3" json:"time_unix,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PulledImage) Reset() {
+	*x = PulledImage{}
+	mi := &file_node_adminpb_admin_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PulledImage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PulledImage) ProtoMessage() {}
+
+func (x *PulledImage) ProtoReflect() protoreflect.Message {
+	mi := &file_node_adminpb_admin_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PulledImage.ProtoReflect.Descriptor instead.
+func (*PulledImage) Descriptor() ([]byte, []int) {
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *PulledImage) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PulledImage) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *PulledImage) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *PulledImage) GetTimeUnix() int64 {
+	if x != nil {
+		return x.TimeUnix
+	}
+	return 0
+}
+
 type Cluster struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Members        int64                  `protobuf:"varint,1,opt,name=members,proto3" json:"members,omitempty"`
@@ -193,7 +329,7 @@ type Cluster struct {
 
 func (x *Cluster) Reset() {
 	*x = Cluster{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[2]
+	mi := &file_node_adminpb_admin_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -205,7 +341,7 @@ func (x *Cluster) String() string {
 func (*Cluster) ProtoMessage() {}
 
 func (x *Cluster) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[2]
+	mi := &file_node_adminpb_admin_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -218,7 +354,7 @@ func (x *Cluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cluster.ProtoReflect.Descriptor instead.
 func (*Cluster) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{2}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Cluster) GetMembers() int64 {
@@ -405,7 +541,7 @@ type Outside struct {
 
 func (x *Outside) Reset() {
 	*x = Outside{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[3]
+	mi := &file_node_adminpb_admin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -417,7 +553,7 @@ func (x *Outside) String() string {
 func (*Outside) ProtoMessage() {}
 
 func (x *Outside) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[3]
+	mi := &file_node_adminpb_admin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -430,7 +566,7 @@ func (x *Outside) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Outside.ProtoReflect.Descriptor instead.
 func (*Outside) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{3}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Outside) GetEnabled() bool {
@@ -503,7 +639,7 @@ type Served struct {
 
 func (x *Served) Reset() {
 	*x = Served{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[4]
+	mi := &file_node_adminpb_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -515,7 +651,7 @@ func (x *Served) String() string {
 func (*Served) ProtoMessage() {}
 
 func (x *Served) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[4]
+	mi := &file_node_adminpb_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -528,7 +664,7 @@ func (x *Served) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Served.ProtoReflect.Descriptor instead.
 func (*Served) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{4}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Served) GetRequests() int64 {
@@ -600,7 +736,7 @@ type Mount struct {
 
 func (x *Mount) Reset() {
 	*x = Mount{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[5]
+	mi := &file_node_adminpb_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -612,7 +748,7 @@ func (x *Mount) String() string {
 func (*Mount) ProtoMessage() {}
 
 func (x *Mount) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[5]
+	mi := &file_node_adminpb_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -625,7 +761,7 @@ func (x *Mount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mount.ProtoReflect.Descriptor instead.
 func (*Mount) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{5}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Mount) GetDir() string {
@@ -764,7 +900,7 @@ type Safety struct {
 
 func (x *Safety) Reset() {
 	*x = Safety{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[6]
+	mi := &file_node_adminpb_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -776,7 +912,7 @@ func (x *Safety) String() string {
 func (*Safety) ProtoMessage() {}
 
 func (x *Safety) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[6]
+	mi := &file_node_adminpb_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -789,7 +925,7 @@ func (x *Safety) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Safety.ProtoReflect.Descriptor instead.
 func (*Safety) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{6}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Safety) GetSafe() bool {
@@ -846,7 +982,7 @@ type Layer struct {
 
 func (x *Layer) Reset() {
 	*x = Layer{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[7]
+	mi := &file_node_adminpb_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -858,7 +994,7 @@ func (x *Layer) String() string {
 func (*Layer) ProtoMessage() {}
 
 func (x *Layer) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[7]
+	mi := &file_node_adminpb_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -871,7 +1007,7 @@ func (x *Layer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Layer.ProtoReflect.Descriptor instead.
 func (*Layer) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{7}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Layer) GetDigest() string {
@@ -918,7 +1054,7 @@ type Source struct {
 
 func (x *Source) Reset() {
 	*x = Source{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[8]
+	mi := &file_node_adminpb_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -930,7 +1066,7 @@ func (x *Source) String() string {
 func (*Source) ProtoMessage() {}
 
 func (x *Source) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[8]
+	mi := &file_node_adminpb_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -943,7 +1079,7 @@ func (x *Source) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Source.ProtoReflect.Descriptor instead.
 func (*Source) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{8}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Source) GetName() string {
@@ -1018,7 +1154,7 @@ type Reads struct {
 
 func (x *Reads) Reset() {
 	*x = Reads{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[9]
+	mi := &file_node_adminpb_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1030,7 +1166,7 @@ func (x *Reads) String() string {
 func (*Reads) ProtoMessage() {}
 
 func (x *Reads) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[9]
+	mi := &file_node_adminpb_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1043,7 +1179,7 @@ func (x *Reads) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reads.ProtoReflect.Descriptor instead.
 func (*Reads) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{9}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Reads) GetHits() int64 {
@@ -1117,7 +1253,7 @@ type Store struct {
 
 func (x *Store) Reset() {
 	*x = Store{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[10]
+	mi := &file_node_adminpb_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1129,7 +1265,7 @@ func (x *Store) String() string {
 func (*Store) ProtoMessage() {}
 
 func (x *Store) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[10]
+	mi := &file_node_adminpb_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1142,7 +1278,7 @@ func (x *Store) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Store.ProtoReflect.Descriptor instead.
 func (*Store) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{10}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Store) GetBytes() int64 {
@@ -1199,7 +1335,7 @@ type MountRequest struct {
 
 func (x *MountRequest) Reset() {
 	*x = MountRequest{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[11]
+	mi := &file_node_adminpb_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1211,7 +1347,7 @@ func (x *MountRequest) String() string {
 func (*MountRequest) ProtoMessage() {}
 
 func (x *MountRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[11]
+	mi := &file_node_adminpb_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1224,7 +1360,7 @@ func (x *MountRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MountRequest.ProtoReflect.Descriptor instead.
 func (*MountRequest) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{11}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *MountRequest) GetReference() string {
@@ -1261,7 +1397,7 @@ type MountReply struct {
 
 func (x *MountReply) Reset() {
 	*x = MountReply{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[12]
+	mi := &file_node_adminpb_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1273,7 +1409,7 @@ func (x *MountReply) String() string {
 func (*MountReply) ProtoMessage() {}
 
 func (x *MountReply) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[12]
+	mi := &file_node_adminpb_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1286,7 +1422,7 @@ func (x *MountReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MountReply.ProtoReflect.Descriptor instead.
 func (*MountReply) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{12}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *MountReply) GetReply() isMountReply_Reply {
@@ -1341,7 +1477,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[13]
+	mi := &file_node_adminpb_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1353,7 +1489,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[13]
+	mi := &file_node_adminpb_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1366,7 +1502,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{13}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Progress) GetLayer() string {
@@ -1407,7 +1543,7 @@ type Mounted struct {
 
 func (x *Mounted) Reset() {
 	*x = Mounted{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[14]
+	mi := &file_node_adminpb_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1419,7 +1555,7 @@ func (x *Mounted) String() string {
 func (*Mounted) ProtoMessage() {}
 
 func (x *Mounted) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[14]
+	mi := &file_node_adminpb_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1432,7 +1568,7 @@ func (x *Mounted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mounted.ProtoReflect.Descriptor instead.
 func (*Mounted) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{14}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Mounted) GetDir() string {
@@ -1506,7 +1642,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[15]
+	mi := &file_node_adminpb_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1518,7 +1654,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[15]
+	mi := &file_node_adminpb_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1531,7 +1667,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{15}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{17}
 }
 
 type VerifyReply struct {
@@ -1547,7 +1683,7 @@ type VerifyReply struct {
 
 func (x *VerifyReply) Reset() {
 	*x = VerifyReply{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[16]
+	mi := &file_node_adminpb_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1559,7 +1695,7 @@ func (x *VerifyReply) String() string {
 func (*VerifyReply) ProtoMessage() {}
 
 func (x *VerifyReply) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[16]
+	mi := &file_node_adminpb_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1572,7 +1708,7 @@ func (x *VerifyReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyReply.ProtoReflect.Descriptor instead.
 func (*VerifyReply) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{16}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *VerifyReply) GetChunks() int64 {
@@ -1611,7 +1747,7 @@ type PeersRequest struct {
 
 func (x *PeersRequest) Reset() {
 	*x = PeersRequest{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[17]
+	mi := &file_node_adminpb_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1623,7 +1759,7 @@ func (x *PeersRequest) String() string {
 func (*PeersRequest) ProtoMessage() {}
 
 func (x *PeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[17]
+	mi := &file_node_adminpb_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1636,7 +1772,7 @@ func (x *PeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersRequest.ProtoReflect.Descriptor instead.
 func (*PeersRequest) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{17}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{19}
 }
 
 type PeersReply struct {
@@ -1648,7 +1784,7 @@ type PeersReply struct {
 
 func (x *PeersReply) Reset() {
 	*x = PeersReply{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[18]
+	mi := &file_node_adminpb_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1660,7 +1796,7 @@ func (x *PeersReply) String() string {
 func (*PeersReply) ProtoMessage() {}
 
 func (x *PeersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[18]
+	mi := &file_node_adminpb_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1673,7 +1809,7 @@ func (x *PeersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersReply.ProtoReflect.Descriptor instead.
 func (*PeersReply) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{18}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PeersReply) GetPeers() []*Peer {
@@ -1710,7 +1846,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[19]
+	mi := &file_node_adminpb_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1722,7 +1858,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[19]
+	mi := &file_node_adminpb_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1735,7 +1871,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{19}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Peer) GetId() string {
@@ -1880,7 +2016,7 @@ type PreheatRequest struct {
 
 func (x *PreheatRequest) Reset() {
 	*x = PreheatRequest{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[20]
+	mi := &file_node_adminpb_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1892,7 +2028,7 @@ func (x *PreheatRequest) String() string {
 func (*PreheatRequest) ProtoMessage() {}
 
 func (x *PreheatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[20]
+	mi := &file_node_adminpb_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1905,7 +2041,7 @@ func (x *PreheatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreheatRequest.ProtoReflect.Descriptor instead.
 func (*PreheatRequest) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{20}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PreheatRequest) GetReference() string {
@@ -1926,7 +2062,7 @@ type PreheatReply struct {
 
 func (x *PreheatReply) Reset() {
 	*x = PreheatReply{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[21]
+	mi := &file_node_adminpb_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1938,7 +2074,7 @@ func (x *PreheatReply) String() string {
 func (*PreheatReply) ProtoMessage() {}
 
 func (x *PreheatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[21]
+	mi := &file_node_adminpb_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1951,7 +2087,7 @@ func (x *PreheatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreheatReply.ProtoReflect.Descriptor instead.
 func (*PreheatReply) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{21}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PreheatReply) GetNode() string {
@@ -1984,7 +2120,7 @@ type SeedRequest struct {
 
 func (x *SeedRequest) Reset() {
 	*x = SeedRequest{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[22]
+	mi := &file_node_adminpb_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1996,7 +2132,7 @@ func (x *SeedRequest) String() string {
 func (*SeedRequest) ProtoMessage() {}
 
 func (x *SeedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[22]
+	mi := &file_node_adminpb_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2009,7 +2145,7 @@ func (x *SeedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeedRequest.ProtoReflect.Descriptor instead.
 func (*SeedRequest) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{22}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SeedRequest) GetReference() string {
@@ -2027,7 +2163,7 @@ type SeedListRequest struct {
 
 func (x *SeedListRequest) Reset() {
 	*x = SeedListRequest{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[23]
+	mi := &file_node_adminpb_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2039,7 +2175,7 @@ func (x *SeedListRequest) String() string {
 func (*SeedListRequest) ProtoMessage() {}
 
 func (x *SeedListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[23]
+	mi := &file_node_adminpb_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2052,7 +2188,7 @@ func (x *SeedListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeedListRequest.ProtoReflect.Descriptor instead.
 func (*SeedListRequest) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{23}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{25}
 }
 
 type SeedListReply struct {
@@ -2064,7 +2200,7 @@ type SeedListReply struct {
 
 func (x *SeedListReply) Reset() {
 	*x = SeedListReply{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[24]
+	mi := &file_node_adminpb_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2076,7 +2212,7 @@ func (x *SeedListReply) String() string {
 func (*SeedListReply) ProtoMessage() {}
 
 func (x *SeedListReply) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[24]
+	mi := &file_node_adminpb_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2089,7 +2225,7 @@ func (x *SeedListReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeedListReply.ProtoReflect.Descriptor instead.
 func (*SeedListReply) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{24}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SeedListReply) GetSeeds() []*Seed {
@@ -2111,7 +2247,7 @@ type Seed struct {
 
 func (x *Seed) Reset() {
 	*x = Seed{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[25]
+	mi := &file_node_adminpb_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2123,7 +2259,7 @@ func (x *Seed) String() string {
 func (*Seed) ProtoMessage() {}
 
 func (x *Seed) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[25]
+	mi := &file_node_adminpb_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2136,7 +2272,7 @@ func (x *Seed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Seed.ProtoReflect.Descriptor instead.
 func (*Seed) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{25}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Seed) GetReference() string {
@@ -2179,7 +2315,7 @@ type ReadBlobRequest struct {
 
 func (x *ReadBlobRequest) Reset() {
 	*x = ReadBlobRequest{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[26]
+	mi := &file_node_adminpb_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2191,7 +2327,7 @@ func (x *ReadBlobRequest) String() string {
 func (*ReadBlobRequest) ProtoMessage() {}
 
 func (x *ReadBlobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[26]
+	mi := &file_node_adminpb_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2204,7 +2340,7 @@ func (x *ReadBlobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBlobRequest.ProtoReflect.Descriptor instead.
 func (*ReadBlobRequest) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{26}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ReadBlobRequest) GetRepository() string {
@@ -2244,7 +2380,7 @@ type ReadBlobReply struct {
 
 func (x *ReadBlobReply) Reset() {
 	*x = ReadBlobReply{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[27]
+	mi := &file_node_adminpb_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2256,7 +2392,7 @@ func (x *ReadBlobReply) String() string {
 func (*ReadBlobReply) ProtoMessage() {}
 
 func (x *ReadBlobReply) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[27]
+	mi := &file_node_adminpb_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2269,7 +2405,7 @@ func (x *ReadBlobReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBlobReply.ProtoReflect.Descriptor instead.
 func (*ReadBlobReply) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{27}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ReadBlobReply) GetData() []byte {
@@ -2284,7 +2420,7 @@ var File_node_adminpb_admin_proto protoreflect.FileDescriptor
 const file_node_adminpb_admin_proto_rawDesc = "" +
 	"\n" +
 	"\x18node/adminpb/admin.proto\x12\x0egraze.admin.v1\"\x0e\n" +
-	"\fStatsRequest\"\xd9\x02\n" +
+	"\fStatsRequest\"\x95\x03\n" +
 	"\n" +
 	"StatsReply\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x03R\x03pid\x12\x1b\n" +
@@ -2294,7 +2430,23 @@ const file_node_adminpb_admin_proto_rawDesc = "" +
 	"\x05reads\x18\x05 \x01(\v2\x15.graze.admin.v1.ReadsR\x05reads\x12+\n" +
 	"\x05store\x18\x06 \x01(\v2\x15.graze.admin.v1.StoreR\x05store\x12.\n" +
 	"\x06served\x18\a \x01(\v2\x16.graze.admin.v1.ServedR\x06served\x121\n" +
-	"\acluster\x18\b \x01(\v2\x17.graze.admin.v1.ClusterR\acluster\"\x80\t\n" +
+	"\acluster\x18\b \x01(\v2\x17.graze.admin.v1.ClusterR\acluster\x12:\n" +
+	"\n" +
+	"containerd\x18\t \x01(\v2\x1a.graze.admin.v1.ContainerdR\n" +
+	"containerd\"\xd2\x01\n" +
+	"\n" +
+	"Containerd\x12>\n" +
+	"\x06layers\x18\x01 \x03(\v2&.graze.admin.v1.Containerd.LayersEntryR\x06layers\x12\x14\n" +
+	"\x05views\x18\x02 \x01(\x03R\x05views\x123\n" +
+	"\x06images\x18\x03 \x03(\v2\x1b.graze.admin.v1.PulledImageR\x06images\x1a9\n" +
+	"\vLayersEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"l\n" +
+	"\vPulledImage\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\x12\x1b\n" +
+	"\ttime_unix\x18\x04 \x01(\x03R\btimeUnix\"\x80\t\n" +
 	"\aCluster\x12\x18\n" +
 	"\amembers\x18\x01 \x01(\x03R\amembers\x12 \n" +
 	"\vunconfirmed\x18\x02 \x01(\x03R\vunconfirmed\x12\x18\n" +
@@ -2520,83 +2672,89 @@ func file_node_adminpb_admin_proto_rawDescGZIP() []byte {
 	return file_node_adminpb_admin_proto_rawDescData
 }
 
-var file_node_adminpb_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_node_adminpb_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_node_adminpb_admin_proto_goTypes = []any{
 	(*StatsRequest)(nil),    // 0: graze.admin.v1.StatsRequest
 	(*StatsReply)(nil),      // 1: graze.admin.v1.StatsReply
-	(*Cluster)(nil),         // 2: graze.admin.v1.Cluster
-	(*Outside)(nil),         // 3: graze.admin.v1.Outside
-	(*Served)(nil),          // 4: graze.admin.v1.Served
-	(*Mount)(nil),           // 5: graze.admin.v1.Mount
-	(*Safety)(nil),          // 6: graze.admin.v1.Safety
-	(*Layer)(nil),           // 7: graze.admin.v1.Layer
-	(*Source)(nil),          // 8: graze.admin.v1.Source
-	(*Reads)(nil),           // 9: graze.admin.v1.Reads
-	(*Store)(nil),           // 10: graze.admin.v1.Store
-	(*MountRequest)(nil),    // 11: graze.admin.v1.MountRequest
-	(*MountReply)(nil),      // 12: graze.admin.v1.MountReply
-	(*Progress)(nil),        // 13: graze.admin.v1.Progress
-	(*Mounted)(nil),         // 14: graze.admin.v1.Mounted
-	(*VerifyRequest)(nil),   // 15: graze.admin.v1.VerifyRequest
-	(*VerifyReply)(nil),     // 16: graze.admin.v1.VerifyReply
-	(*PeersRequest)(nil),    // 17: graze.admin.v1.PeersRequest
-	(*PeersReply)(nil),      // 18: graze.admin.v1.PeersReply
-	(*Peer)(nil),            // 19: graze.admin.v1.Peer
-	(*PreheatRequest)(nil),  // 20: graze.admin.v1.PreheatRequest
-	(*PreheatReply)(nil),    // 21: graze.admin.v1.PreheatReply
-	(*SeedRequest)(nil),     // 22: graze.admin.v1.SeedRequest
-	(*SeedListRequest)(nil), // 23: graze.admin.v1.SeedListRequest
-	(*SeedListReply)(nil),   // 24: graze.admin.v1.SeedListReply
-	(*Seed)(nil),            // 25: graze.admin.v1.Seed
-	(*ReadBlobRequest)(nil), // 26: graze.admin.v1.ReadBlobRequest
-	(*ReadBlobReply)(nil),   // 27: graze.admin.v1.ReadBlobReply
-	nil,                     // 28: graze.admin.v1.Cluster.RejectedEntry
-	nil,                     // 29: graze.admin.v1.Cluster.ViolationsEntry
-	nil,                     // 30: graze.admin.v1.Cluster.ErrorsEntry
-	nil,                     // 31: graze.admin.v1.Cluster.LinksEntry
+	(*Containerd)(nil),      // 2: graze.admin.v1.Containerd
+	(*PulledImage)(nil),     // 3: graze.admin.v1.PulledImage
+	(*Cluster)(nil),         // 4: graze.admin.v1.Cluster
+	(*Outside)(nil),         // 5: graze.admin.v1.Outside
+	(*Served)(nil),          // 6: graze.admin.v1.Served
+	(*Mount)(nil),           // 7: graze.admin.v1.Mount
+	(*Safety)(nil),          // 8: graze.admin.v1.Safety
+	(*Layer)(nil),           // 9: graze.admin.v1.Layer
+	(*Source)(nil),          // 10: graze.admin.v1.Source
+	(*Reads)(nil),           // 11: graze.admin.v1.Reads
+	(*Store)(nil),           // 12: graze.admin.v1.Store
+	(*MountRequest)(nil),    // 13: graze.admin.v1.MountRequest
+	(*MountReply)(nil),      // 14: graze.admin.v1.MountReply
+	(*Progress)(nil),        // 15: graze.admin.v1.Progress
+	(*Mounted)(nil),         // 16: graze.admin.v1.Mounted
+	(*VerifyRequest)(nil),   // 17: graze.admin.v1.VerifyRequest
+	(*VerifyReply)(nil),     // 18: graze.admin.v1.VerifyReply
+	(*PeersRequest)(nil),    // 19: graze.admin.v1.PeersRequest
+	(*PeersReply)(nil),      // 20: graze.admin.v1.PeersReply
+	(*Peer)(nil),            // 21: graze.admin.v1.Peer
+	(*PreheatRequest)(nil),  // 22: graze.admin.v1.PreheatRequest
+	(*PreheatReply)(nil),    // 23: graze.admin.v1.PreheatReply
+	(*SeedRequest)(nil),     // 24: graze.admin.v1.SeedRequest
+	(*SeedListRequest)(nil), // 25: graze.admin.v1.SeedListRequest
+	(*SeedListReply)(nil),   // 26: graze.admin.v1.SeedListReply
+	(*Seed)(nil),            // 27: graze.admin.v1.Seed
+	(*ReadBlobRequest)(nil), // 28: graze.admin.v1.ReadBlobRequest
+	(*ReadBlobReply)(nil),   // 29: graze.admin.v1.ReadBlobReply
+	nil,                     // 30: graze.admin.v1.Containerd.LayersEntry
+	nil,                     // 31: graze.admin.v1.Cluster.RejectedEntry
+	nil,                     // 32: graze.admin.v1.Cluster.ViolationsEntry
+	nil,                     // 33: graze.admin.v1.Cluster.ErrorsEntry
+	nil,                     // 34: graze.admin.v1.Cluster.LinksEntry
 }
 var file_node_adminpb_admin_proto_depIdxs = []int32{
-	5,  // 0: graze.admin.v1.StatsReply.mounts:type_name -> graze.admin.v1.Mount
-	8,  // 1: graze.admin.v1.StatsReply.sources:type_name -> graze.admin.v1.Source
-	9,  // 2: graze.admin.v1.StatsReply.reads:type_name -> graze.admin.v1.Reads
-	10, // 3: graze.admin.v1.StatsReply.store:type_name -> graze.admin.v1.Store
-	4,  // 4: graze.admin.v1.StatsReply.served:type_name -> graze.admin.v1.Served
-	2,  // 5: graze.admin.v1.StatsReply.cluster:type_name -> graze.admin.v1.Cluster
-	28, // 6: graze.admin.v1.Cluster.rejected:type_name -> graze.admin.v1.Cluster.RejectedEntry
-	29, // 7: graze.admin.v1.Cluster.violations:type_name -> graze.admin.v1.Cluster.ViolationsEntry
-	30, // 8: graze.admin.v1.Cluster.errors:type_name -> graze.admin.v1.Cluster.ErrorsEntry
-	31, // 9: graze.admin.v1.Cluster.links:type_name -> graze.admin.v1.Cluster.LinksEntry
-	3,  // 10: graze.admin.v1.Cluster.outside:type_name -> graze.admin.v1.Outside
-	7,  // 11: graze.admin.v1.Mount.layers:type_name -> graze.admin.v1.Layer
-	6,  // 12: graze.admin.v1.Mount.safety:type_name -> graze.admin.v1.Safety
-	13, // 13: graze.admin.v1.MountReply.progress:type_name -> graze.admin.v1.Progress
-	14, // 14: graze.admin.v1.MountReply.mounted:type_name -> graze.admin.v1.Mounted
-	7,  // 15: graze.admin.v1.Mounted.layers:type_name -> graze.admin.v1.Layer
-	19, // 16: graze.admin.v1.PeersReply.peers:type_name -> graze.admin.v1.Peer
-	25, // 17: graze.admin.v1.SeedListReply.seeds:type_name -> graze.admin.v1.Seed
-	0,  // 18: graze.admin.v1.Admin.Stats:input_type -> graze.admin.v1.StatsRequest
-	11, // 19: graze.admin.v1.Admin.Mount:input_type -> graze.admin.v1.MountRequest
-	17, // 20: graze.admin.v1.Admin.Peers:input_type -> graze.admin.v1.PeersRequest
-	20, // 21: graze.admin.v1.Admin.Preheat:input_type -> graze.admin.v1.PreheatRequest
-	22, // 22: graze.admin.v1.Admin.SeedAdd:input_type -> graze.admin.v1.SeedRequest
-	22, // 23: graze.admin.v1.Admin.SeedRemove:input_type -> graze.admin.v1.SeedRequest
-	23, // 24: graze.admin.v1.Admin.SeedList:input_type -> graze.admin.v1.SeedListRequest
-	15, // 25: graze.admin.v1.Admin.Verify:input_type -> graze.admin.v1.VerifyRequest
-	26, // 26: graze.admin.v1.Admin.ReadBlob:input_type -> graze.admin.v1.ReadBlobRequest
-	1,  // 27: graze.admin.v1.Admin.Stats:output_type -> graze.admin.v1.StatsReply
-	12, // 28: graze.admin.v1.Admin.Mount:output_type -> graze.admin.v1.MountReply
-	18, // 29: graze.admin.v1.Admin.Peers:output_type -> graze.admin.v1.PeersReply
-	21, // 30: graze.admin.v1.Admin.Preheat:output_type -> graze.admin.v1.PreheatReply
-	22, // 31: graze.admin.v1.Admin.SeedAdd:output_type -> graze.admin.v1.SeedRequest
-	22, // 32: graze.admin.v1.Admin.SeedRemove:output_type -> graze.admin.v1.SeedRequest
-	24, // 33: graze.admin.v1.Admin.SeedList:output_type -> graze.admin.v1.SeedListReply
-	16, // 34: graze.admin.v1.Admin.Verify:output_type -> graze.admin.v1.VerifyReply
-	27, // 35: graze.admin.v1.Admin.ReadBlob:output_type -> graze.admin.v1.ReadBlobReply
-	27, // [27:36] is the sub-list for method output_type
-	18, // [18:27] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	7,  // 0: graze.admin.v1.StatsReply.mounts:type_name -> graze.admin.v1.Mount
+	10, // 1: graze.admin.v1.StatsReply.sources:type_name -> graze.admin.v1.Source
+	11, // 2: graze.admin.v1.StatsReply.reads:type_name -> graze.admin.v1.Reads
+	12, // 3: graze.admin.v1.StatsReply.store:type_name -> graze.admin.v1.Store
+	6,  // 4: graze.admin.v1.StatsReply.served:type_name -> graze.admin.v1.Served
+	4,  // 5: graze.admin.v1.StatsReply.cluster:type_name -> graze.admin.v1.Cluster
+	2,  // 6: graze.admin.v1.StatsReply.containerd:type_name -> graze.admin.v1.Containerd
+	30, // 7: graze.admin.v1.Containerd.layers:type_name -> graze.admin.v1.Containerd.LayersEntry
+	3,  // 8: graze.admin.v1.Containerd.images:type_name -> graze.admin.v1.PulledImage
+	31, // 9: graze.admin.v1.Cluster.rejected:type_name -> graze.admin.v1.Cluster.RejectedEntry
+	32, // 10: graze.admin.v1.Cluster.violations:type_name -> graze.admin.v1.Cluster.ViolationsEntry
+	33, // 11: graze.admin.v1.Cluster.errors:type_name -> graze.admin.v1.Cluster.ErrorsEntry
+	34, // 12: graze.admin.v1.Cluster.links:type_name -> graze.admin.v1.Cluster.LinksEntry
+	5,  // 13: graze.admin.v1.Cluster.outside:type_name -> graze.admin.v1.Outside
+	9,  // 14: graze.admin.v1.Mount.layers:type_name -> graze.admin.v1.Layer
+	8,  // 15: graze.admin.v1.Mount.safety:type_name -> graze.admin.v1.Safety
+	15, // 16: graze.admin.v1.MountReply.progress:type_name -> graze.admin.v1.Progress
+	16, // 17: graze.admin.v1.MountReply.mounted:type_name -> graze.admin.v1.Mounted
+	9,  // 18: graze.admin.v1.Mounted.layers:type_name -> graze.admin.v1.Layer
+	21, // 19: graze.admin.v1.PeersReply.peers:type_name -> graze.admin.v1.Peer
+	27, // 20: graze.admin.v1.SeedListReply.seeds:type_name -> graze.admin.v1.Seed
+	0,  // 21: graze.admin.v1.Admin.Stats:input_type -> graze.admin.v1.StatsRequest
+	13, // 22: graze.admin.v1.Admin.Mount:input_type -> graze.admin.v1.MountRequest
+	19, // 23: graze.admin.v1.Admin.Peers:input_type -> graze.admin.v1.PeersRequest
+	22, // 24: graze.admin.v1.Admin.Preheat:input_type -> graze.admin.v1.PreheatRequest
+	24, // 25: graze.admin.v1.Admin.SeedAdd:input_type -> graze.admin.v1.SeedRequest
+	24, // 26: graze.admin.v1.Admin.SeedRemove:input_type -> graze.admin.v1.SeedRequest
+	25, // 27: graze.admin.v1.Admin.SeedList:input_type -> graze.admin.v1.SeedListRequest
+	17, // 28: graze.admin.v1.Admin.Verify:input_type -> graze.admin.v1.VerifyRequest
+	28, // 29: graze.admin.v1.Admin.ReadBlob:input_type -> graze.admin.v1.ReadBlobRequest
+	1,  // 30: graze.admin.v1.Admin.Stats:output_type -> graze.admin.v1.StatsReply
+	14, // 31: graze.admin.v1.Admin.Mount:output_type -> graze.admin.v1.MountReply
+	20, // 32: graze.admin.v1.Admin.Peers:output_type -> graze.admin.v1.PeersReply
+	23, // 33: graze.admin.v1.Admin.Preheat:output_type -> graze.admin.v1.PreheatReply
+	24, // 34: graze.admin.v1.Admin.SeedAdd:output_type -> graze.admin.v1.SeedRequest
+	24, // 35: graze.admin.v1.Admin.SeedRemove:output_type -> graze.admin.v1.SeedRequest
+	26, // 36: graze.admin.v1.Admin.SeedList:output_type -> graze.admin.v1.SeedListReply
+	18, // 37: graze.admin.v1.Admin.Verify:output_type -> graze.admin.v1.VerifyReply
+	29, // 38: graze.admin.v1.Admin.ReadBlob:output_type -> graze.admin.v1.ReadBlobReply
+	30, // [30:39] is the sub-list for method output_type
+	21, // [21:30] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_node_adminpb_admin_proto_init() }
@@ -2604,7 +2762,7 @@ func file_node_adminpb_admin_proto_init() {
 	if File_node_adminpb_admin_proto != nil {
 		return
 	}
-	file_node_adminpb_admin_proto_msgTypes[12].OneofWrappers = []any{
+	file_node_adminpb_admin_proto_msgTypes[14].OneofWrappers = []any{
 		(*MountReply_Progress)(nil),
 		(*MountReply_Mounted)(nil),
 	}
@@ -2614,7 +2772,7 @@ func file_node_adminpb_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_node_adminpb_admin_proto_rawDesc), len(file_node_adminpb_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   32,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
