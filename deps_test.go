@@ -47,7 +47,7 @@ var mayImport = map[string][]string{
 	"registry":             {},
 	"snapshotter":          {"chunk"},
 	"node": {
-		"chunk", "image", "image/codec", "image/estargz", "image/targz",
+		"chunk", "image", "image/codec", "image/estargz", "image/rafs", "image/targz",
 		"origin", "origin/credential", "cri", "chunkstore", "scheduler", "fusefs", "peer", "wire", "dht", "directory", "seed", "copies", "snapshotter", "latency", "node/adminpb",
 	},
 	"node/adminpb": {},

@@ -28,6 +28,10 @@ const (
 	TarGz   Format = "targz"   // graze's own index, beside an unmodified layer
 	RAFSv5  Format = "rafs-v5" // a bootstrap, for a whole image
 	RAFSv6  Format = "rafs-v6" // likewise
+
+	// RAFSBlob is a layer of such an image that has no entries: the bootstrap is in
+	// another one.
+	RAFSBlob Format = "rafs-blob"
 )
 
 // An Entry is one member of a layer, as its archive states it. Names are not

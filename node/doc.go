@@ -22,14 +22,22 @@
 //
 // # Which index serves a layer
 //
-// The first of these that there is, layer by layer:
+// The first of these that there is, layer by layer; 2 and 7 are indexes of a whole
+// image, and are looked for if a layer has none by then:
 //
-//  1. the layer's own eStargz table of contents, if the manifest vouches for it;
-//  2. graze's index that the folder has already, if it was made here or comes from
+//  1. the RAFS bootstrap of an image in the format of Nydus, in its last layer;
+//  2. the RAFS bootstrap of the same image in the format of Nydus, if it is beside
+//     the image in its (multi-platform) index, marked in the new or the old way;
+//  3. the layer's own eStargz table of contents, if the manifest vouches for it;
+//  4. graze's index that the folder has already, if it was made here or comes from
 //     the image's repository;
-//  3. graze's index among the image's referrers in the registry;
-//  4. an eStargz table of contents that nothing vouches for, if Config allows;
-//  5. graze's index, made now from the whole layer, if the caller allows.
+//  5. graze's index among the image's referrers in the registry;
+//  6. an eStargz table of contents that nothing vouches for, if Config allows;
+//  7. the RAFS bootstrap of an image in the format of Nydus among the image's
+//     referrers;
+//  8. graze's index, made now from the whole layer, if the caller allows.
 //
-// [LayerReport] says which it was and why.
+// An index that is there but can't be used is passed over, unless there can be no
+// other. [LayerReport] says which it was and why. The list is in code in
+// search.sources.
 package node

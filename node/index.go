@@ -6,9 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"sync"
-
-	"golang.org/x/sync/errgroup"
 
 	"graze/chunk"
 	"graze/image"
@@ -51,90 +48,12 @@ type LayerReport struct {
 	Checkpoints int64        `json:"checkpoints,omitempty"` // likewise
 }
 
-// A layerIndex is an opened index of a layer.
+// A layerIndex is an opened index of a layer, or of a whole image.
 type layerIndex struct {
 	layer  *image.Layer
 	report LayerReport
-
-	// Of graze's own index, where its checkpoints are, and its record.
-	checkpoints *blobSource
-	record      *layerRecord
-}
-
-// openIndexes opens the index of every layer of an image, all at the same time.
-func (l *Library) openIndexes(ctx context.Context, img *Image, opts IndexOptions) ([]*layerIndex, error) {
-	published := sync.OnceValues(func() (map[chunk.Blob][]layerRecord, error) {
-		return l.publishedIndexes(ctx, img)
-	})
-	list := make([]*layerIndex, len(img.Layers))
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(8)
-	for i := range img.Layers {
-		g.Go(func() error {
-			x, err := l.openIndex(gctx, img, i, published, opts)
-			if err != nil {
-				return fmt.Errorf("layer %d of %s, %s: %w", i+1, img.Reference, img.Layers[i].Digest, err)
-			}
-			x.report.Digest, x.report.Size, x.report.Format = img.Layers[i].Digest, img.Layers[i].Size, x.layer.Format
-			list[i] = x
-			return nil
-		})
-	}
-	return list, g.Wait()
-}
-
-// openIndex opens the index of layer n, by the order in the package comment.
-func (l *Library) openIndex(ctx context.Context, img *Image, n int, published func() (map[chunk.Blob][]layerRecord, error), opts IndexOptions) (*layerIndex, error) {
-	layer := &img.Layers[n]
-	var refused error // why an index that is there is not used
-	if estargz.Annotated(layer.Annotations) {
-		x, err := l.openEStargz(ctx, img, layer, estargz.Refuse)
-		if err == nil || !unusable(err) {
-			return x, err
-		}
-		refused = err
-	}
-	if x, err := l.openKept(img, n); err == nil || !isMissing(err) {
-		return x, err
-	}
-	found, err := published()
-	switch {
-	case err == nil:
-	case ctx.Err() != nil, errors.Is(err, chunk.ErrUnavailable):
-		return nil, fmt.Errorf("look for a published index: %w", err)
-	default:
-		// Some registries answer requests that they don't know in odd ways.
-		refused = fmt.Errorf("look for a published index: %w", err)
-	}
-	for _, rec := range found[layer.Digest] {
-		x, err := l.openPublished(ctx, rec, img.DiffIDs[n])
-		if err == nil || !errors.Is(err, chunk.ErrCorrupt) && !isMissing(err) {
-			return x, err
-		}
-		refused = err
-		l.log.Warn("published index is not used", "layer", layer.Digest, "index", rec.Origin, "err", err)
-	}
-	// One that may not be used is looked for only to say so: where an index is made
-	// anyway, each node of a cluster would ask the registry for the end of each layer.
-	if !estargz.Annotated(layer.Annotations) && (l.unverified == estargz.Accept || !opts.Build) {
-		x, err := l.openEStargz(ctx, img, layer, l.unverified)
-		if err == nil || !unusable(err) {
-			return x, err
-		}
-		if !errors.Is(err, estargz.ErrNotEStargz) {
-			refused = err
-		}
-	}
-	if !opts.Build {
-		if refused != nil {
-			return nil, fmt.Errorf("%w: %w", ErrNoIndex, refused)
-		}
-		return nil, ErrNoIndex
-	}
-	if refused != nil {
-		l.log.Warn("layer has an index that is not used; all of it is read and indexed", "layer", layer.Digest, "err", refused)
-	}
-	return l.build(ctx, img, n, opts)
+	blobs  []blobSource // where those are that the image has besides its layers
+	record *layerRecord // of graze's own index
 }
 
 // unusable reports whether err says that a layer has no eStargz table of
@@ -244,7 +163,7 @@ func (l *Library) openTree(rec layerRecord, tree []byte, diffID chunk.Blob) (*la
 		report: LayerReport{Index: rec.Origin, Tree: rec.TreeSize, Checkpoints: rec.CheckpointsSize},
 	}
 	if rec.Checkpoints != "" {
-		x.checkpoints = &blobSource{Repository: rec.Repository, Digest: rec.Checkpoints, Size: rec.CheckpointsSize}
+		x.blobs = []blobSource{{Repository: rec.Repository, Digest: rec.Checkpoints, Size: rec.CheckpointsSize}}
 	}
 	return x, nil
 }

@@ -92,6 +92,8 @@ type Image struct {
 	// Stale is set if the registry did not answer, and the image is what the
 	// reference stood for the last time.
 	Stale bool
+
+	part bool // it is without some of its layers
 }
 
 // sources says where the image's layers can be read from.
@@ -110,7 +112,7 @@ func (img *Image) lowest(n int) (*Image, error) {
 	}
 	part := *img.Image
 	part.Layers, part.DiffIDs = img.Layers[:n], img.DiffIDs[:n]
-	return &Image{Image: &part, Stale: img.Stale}, nil
+	return &Image{Image: &part, Stale: img.Stale, part: n < len(img.Layers) || img.part}, nil
 }
 
 // Resolve finds the image that a reference means, and keeps its manifest and
@@ -195,14 +197,12 @@ func (l *Library) makeView(ctx context.Context, path string, img *Image, opts In
 	for i, x := range indexes {
 		layers[i] = x.layer
 		info.Layers = append(info.Layers, image.LayerInfo{
-			Digest: img.Layers[i].Digest,
-			Size:   img.Layers[i].Size,
-			Format: x.layer.Format,
+			Digest: x.report.Digest,
+			Size:   x.report.Size,
+			Format: x.report.Format,
 			Index:  x.report.Index,
 		})
-		if x.checkpoints != nil {
-			extra.Blobs = append(extra.Blobs, *x.checkpoints)
-		}
+		extra.Blobs = append(extra.Blobs, x.blobs...)
 	}
 	if info.Extra, err = extra.encode(); err != nil {
 		return err

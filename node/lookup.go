@@ -31,7 +31,7 @@ const (
 	// manifestLookup asks what a reference stands for. If the reference has a
 	// digest, that is known, and its size is asked for.
 	manifestLookup lookupKind = "manifest"
-	// indexesLookup asks which of graze's indexes refer to the image with the
+	// indexesLookup asks which indexes, of any kind, refer to the image with the
 	// digest that the reference has.
 	indexesLookup lookupKind = "indexes"
 )
@@ -163,7 +163,8 @@ func (l *Library) askRegistry(ctx context.Context, q lookup) (*finding, error) {
 	} else {
 		var name origin.Name
 		if name, err = origin.ParseName(q.Reference); err == nil {
-			list, err = l.client.Referrers(ctx, name.Repository, name.Digest, indexArtifact)
+			list, err = l.client.Referrers(ctx, name.Repository, name.Digest, "")
+			list = slices.DeleteFunc(list, func(d v1.Descriptor) bool { return !mayBeIndex(d.ArtifactType) })
 		}
 	}
 	if err != nil {

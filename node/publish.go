@@ -149,30 +149,29 @@ func (l *Library) artifactBlob(ctx context.Context, rec *layerRecord, digest chu
 	}, f, nil
 }
 
-// publishedIndexes returns the records of the indexes among the referrers of an
-// image, by the layers they are of. What can't be read is passed over.
-func (l *Library) publishedIndexes(ctx context.Context, img *Image) (map[chunk.Blob][]layerRecord, error) {
-	f, err := l.find(ctx, lookup{indexesLookup, img.byDigest()})
+// publishedIndexes returns the records of graze's indexes among the referrers of
+// the image, by the layers they are of. What can't be read is passed over.
+func (s *search) publishedIndexes(ctx context.Context) (map[chunk.Blob][]layerRecord, error) {
+	f, err := s.referrers()
 	if err != nil {
 		return nil, err
 	}
 	found := make(map[chunk.Blob][]layerRecord)
 	for _, d := range f.Manifests {
-		m, err := l.manifest(ctx, img.Repository, d, f.from)
-		if err == nil && m.Image == nil {
-			err = fmt.Errorf("%w: it is not a manifest", chunk.ErrCorrupt)
-		}
-		if errors.Is(err, chunk.ErrCorrupt) || isMissing(err) {
-			l.log.Warn("referrer can't be read and is passed over", "referrer", d.Digest.String(), "err", err)
+		if d.ArtifactType != indexArtifact {
 			continue
 		}
+		m, err := s.referrer(ctx, d, f.from)
 		if err != nil {
 			return nil, err
 		}
+		if m == nil {
+			continue
+		}
 		for layer, rec := range indexRecords(m.Image) {
-			rec.Repository = img.Repository
+			rec.Repository = s.img.Repository
 			rec.Origin = "referrer " + d.Digest.String()
-			rec.image = img.Digest
+			rec.image = s.img.Digest
 			found[layer] = append(found[layer], rec)
 		}
 	}

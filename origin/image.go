@@ -28,6 +28,10 @@ type Image struct {
 	// DiffIDs are the digests of the layers' uncompressed archives. There are as
 	// many as Layers.
 	DiffIDs []chunk.Blob
+
+	// Beside are the manifests in the same index that are about this image, or have
+	// it in another format: the index vouches for them as it does for the image.
+	Beside []v1.Descriptor
 }
 
 // A Layer is one layer of an image as the manifest describes it.
@@ -88,11 +92,11 @@ func newImage(ref reference, m *Manifest, config []byte) (*Image, error) {
 const dockerZstdLayer types.MediaType = "application/vnd.docker.image.rootfs.diff.tar.zstd"
 
 // checkLayerType returns an error unless t is an archive that the registry
-// itself has, plain or compressed.
+// itself has, plain or compressed, or a blob of chunks.
 func checkLayerType(t types.MediaType) error {
 	switch t {
 	case types.OCILayer, types.OCILayerZStd, types.OCIUncompressedLayer,
-		types.DockerLayer, types.DockerUncompressedLayer, dockerZstdLayer:
+		types.DockerLayer, types.DockerUncompressedLayer, dockerZstdLayer, NydusBlobType:
 		return nil
 	}
 	switch {
@@ -127,6 +131,7 @@ func OpenImage(ctx context.Context, ref string, root v1.Descriptor, platform v1.
 		return &chunk.Error{Op: "resolve", What: r.String(), From: r.registry, Err: err}
 	}
 	want := normalize(platform)
+	var others []v1.Descriptor
 	m, err := readManifest(ctx, r, root, docs)
 	for depth := 0; err == nil && m.Index != nil; depth++ {
 		if depth == maxIndexDepth {
@@ -136,13 +141,14 @@ func OpenImage(ctx context.Context, ref string, root v1.Descriptor, platform v1.
 		if d, err = choose(m.Index, want); err != nil {
 			return nil, fail(err)
 		}
+		others = beside(m.Index, &d)
 		m, err = readManifest(ctx, r, d, docs)
 	}
 	if err != nil {
 		return nil, err
 	}
 	desc := m.Image.Config
-	if !desc.MediaType.IsConfig() {
+	if !isConfig(desc.MediaType) {
 		return nil, fail(fmt.Errorf("config has media type %.100q: this is an artifact, not a container image", string(desc.MediaType)))
 	}
 	if desc.Size > maxConfig {
@@ -158,6 +164,7 @@ func OpenImage(ctx context.Context, ref string, root v1.Descriptor, platform v1.
 	if err != nil {
 		return nil, fail(err)
 	}
+	img.Beside = others
 	if p := img.Platform; p.OS != "" && p.Architecture != "" && rank(want, p) < 0 {
 		return nil, fail(fmt.Errorf("image is for %s only, not for %s", p, want))
 	}

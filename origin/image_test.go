@@ -78,6 +78,50 @@ func TestChoose(t *testing.T) {
 	}
 }
 
+// TestChooseAside has indexes with the same image in another format.
+func TestChooseAside(t *testing.T) {
+	p, other := platform("linux/amd64"), platform("linux/arm64")
+	old := p
+	old.OSFeatures = []string{"nydus.remoteimage.v1"}
+	entry := func(name string, p *v1.Platform, kind types.MediaType) v1.Descriptor {
+		d := descriptor([]byte(name))
+		d.MediaType, d.Platform, d.ArtifactType = types.OCIManifestSchema1, p, string(kind)
+		d.Annotations = map[string]string{"name": name}
+		return d
+	}
+	plain, arm := entry("plain", &p, ""), entry("arm", &other, "")
+	marked, armMarked, oldMarked := entry("marked", &p, NydusManifestType), entry("arm marked", &other, NydusManifestType), entry("old", &old, "")
+	config, artifact := entry("config", &p, types.OCIConfigJSON), entry("artifact", nil, "application/vnd.other")
+	for _, tt := range []struct {
+		name           string
+		listed         []v1.Descriptor
+		chosen, beside string
+	}{
+		{"new mark first", []v1.Descriptor{marked, plain}, "plain", "marked"},
+		{"old mark first", []v1.Descriptor{oldMarked, plain, arm, armMarked}, "plain", "old"},
+		{"both marks, artifact", []v1.Descriptor{plain, artifact, oldMarked, marked}, "plain", "artifact old marked"},
+		{"nothing else", []v1.Descriptor{arm, marked}, "marked", ""},
+		{"type of a config is no mark", []v1.Descriptor{config, marked}, "config", "marked"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			index := &v1.IndexManifest{Manifests: tt.listed}
+			d, err := choose(index, normalize(p))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := d.Annotations["name"]; got != tt.chosen {
+				t.Errorf("chose %q, want %q", got, tt.chosen)
+			}
+			if got := names(beside(index, &d)); got != tt.beside {
+				t.Errorf("beside it are %q, want %q", got, tt.beside)
+			}
+		})
+	}
+	if !IsNydus(&marked) || !IsNydus(&oldMarked) || IsNydus(&plain) || IsNydus(&artifact) {
+		t.Error("marks are not told apart")
+	}
+}
+
 func TestParseManifest(t *testing.T) {
 	hash := "sha256:" + strings.Repeat("ab", 32)
 	desc := fmt.Sprintf(`{"mediaType":"application/vnd.oci.image.config.v1+json","size":2,"digest":%q}`, hash)

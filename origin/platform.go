@@ -84,9 +84,10 @@ func runnable(p v1.Platform) []v1.Platform {
 }
 
 // choose returns the manifest of an index that is best for a platform. One
-// without a platform is taken if there is nothing else to choose from.
+// without a platform is taken if there is nothing else to choose from, and so is one
+// that is not for everybody.
 func choose(index *v1.IndexManifest, want v1.Platform) (v1.Descriptor, error) {
-	best, bestRank := -1, 0
+	best, bestRank, bestAside := -1, 0, false
 	var bare, listed []string
 	bareAt := 0
 	for i, d := range index.Manifests {
@@ -100,8 +101,9 @@ func choose(index *v1.IndexManifest, want v1.Platform) (v1.Descriptor, error) {
 			continue
 		}
 		listed = append(listed, d.Platform.String())
-		if r := rank(want, *d.Platform); r >= 0 && (best < 0 || r < bestRank) {
-			best, bestRank = i, r
+		r, aside := rank(want, *d.Platform), isAside(&d)
+		if r >= 0 && (best < 0 || !aside && bestAside || aside == bestAside && r < bestRank) {
+			best, bestRank, bestAside = i, r, aside
 		}
 	}
 	switch {
