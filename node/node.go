@@ -32,6 +32,7 @@ type Node struct {
 	sched   *scheduler.Scheduler
 	members *members     // nil if the node works alone
 	seeds   *seed.Keeper // nil if the node is no seed
+	lookout *lookout     // nil if the node works alone
 	outlast *survival    // nil if the node does nothing for images to outlast registries
 	proxy   *cri.Proxy   // nil if the node is not asked by kubelet
 	snaps   *snapshots   // nil if the node is no snapshotter of containerd
@@ -64,12 +65,18 @@ func Open(cfg Config) (*Node, error) {
 		return nil, err
 	}
 	visitors := cfg.addUsers()
+	var watch *lookout
+	if cfg.Cluster != nil {
+		watch = newLookout()
+		cfg.Origin.Trace.RegistryDown = watch.fail
+	}
 	lib, err := OpenLibrary(cfg)
 	if err != nil {
 		return nil, err
 	}
 	n := &Node{
 		Library: lib,
+		lookout: watch,
 		catalog: newCatalog(lib.client, lib.blobs),
 		started: time.Now(),
 		ready:   make(chan struct{}),
@@ -164,6 +171,9 @@ func (n *Node) Run(ctx context.Context) error {
 			n.directory.Run(base)
 			return nil
 		})
+	}
+	if n.lookout != nil {
+		below.Go(func() error { return n.keepLookout(base) })
 	}
 	if n.seeds != nil {
 		below.Go(func() error { return n.seeds.Run(base) })

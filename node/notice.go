@@ -41,6 +41,10 @@ const (
 	// keepNotice asks a node to keep its share of an image, of which there are so
 	// many copies, and is answered with how much of that is there.
 	keepNotice = "keep"
+	// downNotice tells the home of a registry that it has failed for a node, and
+	// upNotice tells that node when it is back.
+	downNotice = "down"
+	upNotice   = "up"
 	// lookupNotice asks the home of a lookup for its answer, or any node for what
 	// it knows of it.
 	lookupNotice = "lookup"
@@ -60,6 +64,8 @@ type notice struct {
 	Blob   *blobSource  `json:"blob,omitempty"`
 	Image  chunk.Blob   `json:"image,omitempty"` // digest of its manifest
 	Copies int          `json:"copies,omitempty"`
+
+	Registry string `json:"registry,omitempty"`
 }
 
 // A noticeReply is the answer to a notice.
@@ -71,6 +77,8 @@ type noticeReply struct {
 	Index   *layerRecord `json:"index,omitempty"`
 	Finding *toldFinding `json:"finding,omitempty"`
 	Holding *holding     `json:"holding,omitempty"`
+
+	Watched bool `json:"watched,omitempty"` // the node probes the registry
 
 	Status *copies.Status `json:"status,omitempty"`
 	Report *copies.Report `json:"report,omitempty"`
@@ -177,6 +185,11 @@ func (n *Node) onNotice(ctx context.Context, from chunk.PeerID, msg notice) (not
 		return n.onUseNotice(from, msg.Reference)
 	case keepNotice:
 		return n.onKeepNotice(msg.Reference, msg.Copies)
+	case downNotice:
+		return n.onDownNotice(from, msg.Registry)
+	case upNotice:
+		n.onUpNotice(msg.Registry)
+		return noticeReply{}, nil
 	case lookupNotice:
 		return n.onLookupNotice(ctx, msg.Lookup)
 	case blobNotice:

@@ -70,6 +70,9 @@ type Trace struct {
 	HostDown func(host string, until time.Time, err error)
 	// HostUp is called when a host that was down has answered.
 	HostUp func(host string)
+	// RegistryDown is called when the own host of a registry is down, again for each
+	// probe that fails. See Client.Hold.
+	RegistryDown func(registry string)
 	// ConfigRejected is called when changed files in HostsDir are not valid; the
 	// registry stays as it was.
 	ConfigRejected func(registry string, err error)

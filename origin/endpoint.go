@@ -103,7 +103,9 @@ func (r *registry) load(c *Client, now time.Time) ([]*endpoint, error) {
 		r.print, r.endpoints = print, nil
 		for i := range hosts {
 			r.endpoints = append(r.endpoints, c.newEndpoint(r.name, &hosts[i], configs[i]))
-			r.endpoints[i].own = i == len(hosts)-1
+			if r.endpoints[i].own = i == len(hosts)-1; r.endpoints[i].own {
+				r.endpoints[i].host.serve(r.name)
+			}
 		}
 	}
 	return r.endpoints, nil

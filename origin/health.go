@@ -21,6 +21,7 @@ type health struct {
 	probe    time.Duration // wait before the probe after the next
 	nextTry  time.Time     // while broken: when the next probe may be sent
 	closed   time.Time     // the host asked to be left alone until then
+	held     time.Time     // while broken: until then somebody else finds out whether it is back
 	reason   error         // what broke or closed it
 }
 
@@ -36,8 +37,8 @@ func (h *health) admit(now time.Time) *downError {
 	if !h.broken() {
 		return nil
 	}
-	if now.Before(h.nextTry) {
-		return &downError{until: h.nextTry, reason: h.reason}
+	if until := later(h.nextTry, h.held); now.Before(until) {
+		return &downError{until: until, reason: h.reason}
 	}
 	h.nextTry = now.Add(h.probe)
 	return nil
@@ -46,8 +47,23 @@ func (h *health) admit(now time.Time) *downError {
 // succeed records that the host works. It reports whether it was broken.
 func (h *health) succeed() bool {
 	was := h.broken()
-	h.failures, h.probe = 0, 0
+	h.failures, h.probe, h.held = 0, 0, time.Time{}
 	return was
+}
+
+// revive has a broken host be asked again: it is said to be back. One failure
+// breaks it anew, and its probes are then as far apart as they were.
+func (h *health) revive() {
+	if h.broken() {
+		h.failures, h.held = breakAfter-1, time.Time{}
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // fail records a failure of the host. jitter is from 0 to 1. It reports whether

@@ -23,6 +23,7 @@ type host struct {
 	certHint atomic.Value // a string, about the last handshake if it was not followed by an answer
 
 	mu      sync.Mutex
+	serves  string    // the registry whose own host it is, or ""; guarded by mu
 	health  health    // guarded by mu
 	noRange time.Time // until when it is taken to ignore Range headers; guarded by mu
 }
@@ -58,10 +59,13 @@ func (c *Client) failed(h *host, err error) {
 	h.errors.Add(1)
 	h.mu.Lock()
 	down := h.health.fail(time.Now(), err, jitter())
-	until := h.health.nextTry
+	until, registry := h.health.nextTry, h.serves
 	h.mu.Unlock()
 	if down && c.cfg.Trace.HostDown != nil {
 		c.cfg.Trace.HostDown(h.name, until, err)
+	}
+	if down && registry != "" && c.cfg.Trace.RegistryDown != nil {
+		c.cfg.Trace.RegistryDown(registry)
 	}
 }
 
@@ -129,7 +133,12 @@ func (c *Client) send(req *http.Request, h *host, rt http.RoundTripper) (*http.R
 		<-h.slots
 		return nil, down
 	}
+	return c.exchange(req, h, rt)
+}
 
+// exchange is send for who has a slot of the host, which the answer's end frees.
+func (c *Client) exchange(req *http.Request, h *host, rt http.RoundTripper) (*http.Response, error) {
+	ctx := req.Context()
 	h.requests.Add(1)
 	rctx, cancel := context.WithCancelCause(ctx)
 	e := &exchange{

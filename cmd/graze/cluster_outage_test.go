@@ -15,6 +15,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+	"golang.org/x/sync/errgroup"
 
 	"graze/node"
 )
@@ -235,6 +236,60 @@ func (c *testCluster) outlast(t *testing.T, safe func(context.Context, *clusterN
 	took := readAll(t, ctx, left, img)
 	t.Logf("%d nodes have read all in %.2f s, without the registry and without %s", len(left), took.Seconds(), lost.name)
 	each(t, left, func(n *clusterNode) error {
+		s, err := n.stats(ctx)
+		if err == nil && (len(s.Mounts) != 1 || s.Mounts[0].Errors > 0) {
+			err = fmt.Errorf("it has seen errors: %+v", s.Mounts)
+		}
+		return err
+	})
+}
+
+// TestClusterWaitsForRegistry has readers on all nodes wait for a registry that is
+// away for a while. The cluster asks about once a second whether it is back, and
+// then all readers get what they wait for.
+func TestClusterWaitsForRegistry(t *testing.T) {
+	c := newCluster(t, clusterShape{nodes: 8, racks: 2, rate: "400mbit", origin: "400mbit", encrypt: true})
+	ctx := waiting(t)
+	c.startAll(t, ctx)
+	img := c.reg.publish(t, "waiting", clusterLayers("waiting", 8<<20))
+	mountAll(t, ctx, c.nodes, img)
+	c.reg.set(refuses)
+	// Each begins elsewhere, so that all homes are asked.
+	var reading errgroup.Group
+	for i, n := range c.nodes {
+		for part := range slices.Chunk(img.files, (len(img.files)+7)/8) {
+			at := i % len(part)
+			reading.Go(func() error { return n.read(ctx, slices.Concat(part[at:], part[:at])) })
+		}
+	}
+	done := make(chan error, 1)
+	go func() { done <- reading.Wait() }()
+
+	// A node needs some failures to know that the registry is down, and several
+	// requests of it may be under way.
+	const settled, outage = 3 * time.Second, 20 * time.Second
+	pass(ctx, nil, settled)
+	first := c.reg.set(refuses)
+	pass(ctx, nil, outage-settled)
+	select {
+	case err := <-done:
+		t.Fatal("reading ended without the registry: ", err)
+	default:
+	}
+	then := c.reg.set(works)
+	back := time.Now()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d connections were tried in the first %v, and %d in the %v after; all was read %.1f s after the registry was back",
+		first, settled, then, outage-settled, time.Since(back).Seconds())
+	if most := len(c.nodes) * 12; first > most {
+		t.Errorf("%d connections were tried in the first %v, more than %d", first, settled, most)
+	}
+	if most := 2 * int((outage - settled).Seconds()); then > most || then == 0 {
+		t.Errorf("%d connections were tried in %v of the outage, not 1 to %d", then, outage-settled, most)
+	}
+	each(t, c.nodes, func(n *clusterNode) error {
 		s, err := n.stats(ctx)
 		if err == nil && (len(s.Mounts) != 1 || s.Mounts[0].Errors > 0) {
 			err = fmt.Errorf("it has seen errors: %+v", s.Mounts)
