@@ -95,31 +95,16 @@ func Open(cfg Config) (*Node, error) {
 	}
 	policy := scheduler.Config{ReadDeadline: cfg.ReadDeadline, StallTimeout: cfg.patience(), Trace: n.trace()}
 	if cfg.Cluster != nil {
-		if n.members, err = n.join(*cfg.Cluster); err != nil {
+		if err := n.enter(cfg.Cluster, &policy); err != nil {
 			return nil, errors.Join(fmt.Errorf("join the cluster: %w", err), n.Close())
 		}
-		n.find, n.fetch = n.findByPeers, n.fetchByPeers
-		n.catalog.node = n.members.host.ID()
-		n.catalog.fromNode = n.fetchFromNode
-		if n.sharesIndexes = !cfg.Cluster.OwnIndexes; n.sharesIndexes {
-			n.build = n.sharedIndex
-		}
-		if n.directory, err = n.newDirectory(); err != nil {
-			return nil, errors.Join(err, n.Close())
-		}
-		policy.Cluster, policy.Peers, policy.Directory = n.members, n.members, n.directory
-		n.answers.fresh = cmp.Or(cfg.Cluster.TagFreshness, defaultTagFreshness)
-		policy.OriginRate, policy.OriginRequests = cfg.Cluster.RegistryBytes, cfg.Cluster.RegistryRequests
 	}
 	n.sched, err = scheduler.New(newSpill(store, n.notKept), n.catalog, new(codec.Decoder), policy)
 	if err == nil && cfg.CRI != nil {
 		err = n.serveUsers(*cfg.CRI, visitors)
 	}
-	if cfg.Cluster != nil && cfg.Cluster.Copies >= 0 && n.store != nil {
-		n.outlast = n.newSurvival(cfg.Cluster)
-	}
-	if err == nil && cfg.Cluster != nil && cfg.Cluster.Seed {
-		n.seeds, err = n.newSeeds(filepath.Join(cfg.State, "seeds.json"))
+	if err == nil && cfg.Cluster != nil {
+		err = n.hold(cfg.Cluster)
 	}
 	if err == nil && cfg.Containerd != nil {
 		n.snaps, err = n.newSnapshots(*cfg.Containerd, cfg.Origin)
@@ -128,6 +113,38 @@ func Open(cfg Config) (*Node, error) {
 		return nil, errors.Join(err, n.Close())
 	}
 	return n, nil
+}
+
+// enter makes the node a member of a cluster: what it needs it asks other nodes for
+// first.
+func (n *Node) enter(cfg *ClusterConfig, policy *scheduler.Config) (err error) {
+	if n.members, err = n.join(*cfg); err != nil {
+		return err
+	}
+	n.find, n.fetch = n.findByPeers, n.fetchByPeers
+	n.catalog.node = n.members.host.ID()
+	n.catalog.fromNode = n.fetchFromNode
+	if n.sharesIndexes = !cfg.OwnIndexes; n.sharesIndexes {
+		n.build = n.sharedIndex
+	}
+	if n.directory, err = n.newDirectory(); err != nil {
+		return err
+	}
+	n.answers.fresh = cmp.Or(cfg.TagFreshness, defaultTagFreshness)
+	policy.Cluster, policy.Peers, policy.Directory = n.members, n.members, n.directory
+	policy.OriginRate, policy.OriginRequests = cfg.RegistryBytes, cfg.RegistryRequests
+	return nil
+}
+
+// hold has the node hold more of images than what it reads.
+func (n *Node) hold(cfg *ClusterConfig) (err error) {
+	if cfg.Copies >= 0 && n.store != nil {
+		n.outlast = n.newSurvival(cfg)
+	}
+	if cfg.Seed {
+		n.seeds, err = n.newSeeds(filepath.Join(n.dir, "seeds.json"))
+	}
+	return err
 }
 
 // Close closes the store. Run must have returned, if it was called.
