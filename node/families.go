@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"graze/chunk"
+	"graze/copies"
 	"graze/peer"
 	"graze/scheduler"
 )
@@ -20,6 +21,25 @@ func one(read func(s *sample) int64) func(*sample, emitter) {
 // readFamilies are about what the kernel and its processes ask for.
 var readFamilies = []family{
 	{"graze_mounts", gauge, "Images that are mounted.", nil, one(func(s *sample) int64 { return int64(s.mounts) })},
+	{"graze_mounts_stale", gauge, "Of them, those whose tag stands for what it stood for last, as no registry answered.", nil, one(func(s *sample) int64 { return int64(s.stale) })},
+	{"graze_images_safe", gauge, "Images that are mounted here, by whether they could be read without a registry.", []string{"answer"}, func(s *sample, e emitter) {
+		safe := int64(0)
+		for _, one := range s.safety {
+			if one.Safe {
+				safe++
+			}
+		}
+		e.value(safe, "yes")
+		e.value(int64(len(s.safety))-safe, "no")
+	}},
+	{"graze_images_copied_percent", gauge, "Of the mounted image that is least complete in the cluster: how much has a copy, or all copies that are wanted.", []string{"state"}, func(s *sample, e emitter) {
+		least := copies.Status{One: 1, All: 1}
+		for _, one := range s.safety {
+			least.One, least.All = min(least.One, one.One), min(least.All, one.All)
+		}
+		e.value(int64(100*least.One), "one")
+		e.value(int64(100*least.All), "wanted")
+	}},
 	{"graze_fuse_requests_total", counter, "Requests of the kernel that were answered.", []string{"op"}, func(s *sample, e emitter) {
 		e.value(s.fuse.Lookups, "lookup")
 		e.value(s.fuse.Getattrs, "getattr")

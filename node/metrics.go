@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"graze/chunkstore"
+	"graze/copies"
 	"graze/dht"
 	"graze/fusefs"
 	"graze/latency"
@@ -42,6 +43,8 @@ type sample struct {
 	store    chunkstore.Stats
 	fuse     fusefs.Stats // of all mounts that there are and were
 	mounts   int
+	stale    int              // mounts whose tag the registry did not confirm
+	safety   []copies.Status  // of the images that are mounted
 	registry origin.HostStats // all hosts together
 	host     peer.Stats
 	gossip   dht.Stats
@@ -60,8 +63,14 @@ func (n *Node) sample() *sample {
 	for _, m := range n.mounts {
 		now := m.server.Stats()
 		s.fuse.Add(&now)
+		if m.info.Stale {
+			s.stale++
+		}
 	}
 	n.mu.Unlock()
+	for ref := range n.mountedImages() {
+		s.safety = append(s.safety, n.safety(ref))
+	}
 	for _, h := range n.client.Stats().Hosts {
 		s.registry.Requests += h.Requests
 		s.registry.Bytes += h.Bytes
