@@ -30,6 +30,7 @@ var mayImport = map[string][]string{
 	"cri":                  {"chunk"},
 	"setup":                {},
 	"materialize":          {},
+	"doctor":               {},
 	"chunkstore":           {"chunk"},
 	"chunkstore/storetest": {"chunk"},
 	"scheduler":            {"chunk", "latency"},
@@ -52,7 +53,7 @@ var mayImport = map[string][]string{
 	},
 	"node/adminpb": {},
 	"seed":         {"chunk"},
-	"cmd/graze":    {"chunk", "copies", "cri", "image", "keeper", "materialize", "node", "origin", "registry", "setup"},
+	"cmd/graze":    {"chunk", "copies", "cri", "doctor", "image", "keeper", "materialize", "node", "origin", "registry", "setup"},
 	"copies":       {"chunk"},
 
 	"cmd/graze/testdata/probe": {},

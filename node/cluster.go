@@ -282,6 +282,12 @@ func multiaddr(addr string) (string, error) {
 // NewClusterKey makes a key for a cluster, in the form that key files have.
 func NewClusterKey() string { return peer.NewClusterKey().Text() }
 
+// CheckClusterKey returns what is wrong with the file of a cluster's key.
+func CheckClusterKey(file string) error {
+	_, err := peer.LoadClusterKey(file)
+	return err
+}
+
 // Describe says, for a log, where the node is in its cluster.
 func (n *Node) Describe() string {
 	if n.members == nil {

@@ -3,7 +3,9 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -72,6 +74,11 @@ func newUninstall(o *options) *cobra.Command {
 		Short: "Undo install",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			f, err := readNodeFile(filepath.Join(i.Root, i.NodeConfig))
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			i.SnapshotRoot = f.snapshotRoot()
 			plan, err := setup.Remove(i.Options, i.force)
 			if err != nil {
 				return err
@@ -96,23 +103,50 @@ func (i *installOptions) prepare() error {
 	} else if i.Program, err = os.ReadFile(self); err != nil {
 		return err
 	}
-	if i.settings != "" {
-		if i.NodeSettings, err = os.ReadFile(i.settings); err != nil {
-			return err
-		}
-		i.ReplaceSettings = true
-		_, err := readNodeFile(i.settings)
+	f, err := i.nodeSettings()
+	if err != nil {
 		return err
 	}
-	f := defaultNodeFile()
+	if f.Containerd.Socket == "" {
+		return fmt.Errorf("the node's settings name no containerd.socket: set it to %q", setup.DefaultSocket)
+	}
+	i.Socket, i.SnapshotRoot = f.Containerd.Socket, f.snapshotRoot()
+	return nil
+}
+
+// snapshotRoot returns the folder of the snapshots.
+func (f *nodeFile) snapshotRoot() string {
+	if f.Containerd.Root != "" {
+		return f.Containerd.Root
+	}
+	return filepath.Join(f.State, "containerd")
+}
+
+// nodeSettings returns the settings that the node will have: those that were given,
+// those that it has, or new ones.
+func (i *installOptions) nodeSettings() (f nodeFile, err error) {
+	if i.settings != "" {
+		i.ReplaceSettings = true
+		if i.NodeSettings, err = os.ReadFile(i.settings); err != nil {
+			return f, err
+		}
+		return readNodeFile(i.settings)
+	}
+	f, err = readNodeFile(filepath.Join(i.Root, i.NodeConfig))
+	if !errors.Is(err, fs.ErrNotExist) {
+		return f, err
+	}
+	f.Containerd.Socket = setup.DefaultSocket
+	f.Containerd.Address = f.CRI.Containerd
 	f.CRI.Socket = "/run/graze/cri.sock"
-	if st, err := os.Stat(filepath.Join(i.Root, "/etc/containerd/certs.d")); err == nil && st.IsDir() {
-		f.Registry.HostsDir = "/etc/containerd/certs.d"
+	const certs = "/etc/containerd/certs.d"
+	if st, err := os.Stat(filepath.Join(i.Root, certs)); err == nil && st.IsDir() {
+		f.Registry.HostsDir = certs
 	}
 	var text bytes.Buffer
 	err = printNodeFile(&text, &f)
 	i.NodeSettings = text.Bytes()
-	return err
+	return f, err
 }
 
 // carryOut prints a plan, or carries it out and says what remains to be done.
