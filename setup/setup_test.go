@@ -150,14 +150,14 @@ func TestInstall(t *testing.T) {
 }
 
 // containerds returns the programs of containerd that are here. The one of version
-// 2 is named by GRAZE_CONTAINERD2.
+// 2 is in the folder that GRAZE_CONTAINERD2 names.
 func containerds() []string {
 	var list []string
 	if path, err := exec.LookPath("containerd"); err == nil {
 		list = append(list, path)
 	}
-	if path := os.Getenv("GRAZE_CONTAINERD2"); path != "" {
-		list = append(list, path)
+	if dir := os.Getenv("GRAZE_CONTAINERD2"); dir != "" {
+		list = append(list, filepath.Join(dir, "containerd"))
 	}
 	return list
 }

@@ -16,8 +16,9 @@ import (
 // A containerd is a running containerd with state of its own.
 type containerd struct {
 	containerdConfig
-	dir string
-	pid int
+	dir       string
+	pid       int
+	namespace string // of what is exported; "" for "default"
 }
 
 // A containerdConfig says which containerd is run, and how.
@@ -26,6 +27,9 @@ type containerdConfig struct {
 	graze   string // socket of graze as its snapshotter; "" for none
 	cri     bool   // whether it answers kubelet
 	sandbox string // image of CRI's sandboxes; "" for containerd's own choice
+
+	// before is called with the name of the configuration, before the start.
+	before func(config, socket string)
 }
 
 // snapshotter returns the name of the snapshotter for pods.
@@ -58,6 +62,9 @@ func startContainerdWith(t testing.TB, cfg containerdConfig) *containerd {
 	path := filepath.Join(c.dir, "config.toml")
 	if err := os.WriteFile(path, []byte(c.settings()), 0o600); err != nil {
 		t.Fatal(err)
+	}
+	if c.before != nil {
+		c.before(path, c.socket())
 	}
 	var log bytes.Buffer
 	cmd := exec.Command(c.program("containerd"), "--config", path)

@@ -3,6 +3,7 @@ package main
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -23,7 +24,7 @@ import (
 func exported(t *testing.T, c *containerd, ref string) ([]string, error) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "image.tar")
-	if out, err := exec.Command("ctr", "--address", c.dir+"/sock", "image", "export", file, ref).CombinedOutput(); err != nil {
+	if out, err := exec.Command(c.program("ctr"), "--address", c.socket(), "--namespace", cmp.Or(c.namespace, "default"), "image", "export", file, ref).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("%w: %s", err, out)
 	}
 	f, err := os.Open(file)
