@@ -4,6 +4,7 @@
 # run again at any time.
 
 IMAGES ?= /var/cache/graze/images
+CONTAINERD2 ?= /var/cache/graze/containerd2
 
 .PHONY: build demo test lint bench fuzz gen clean
 
@@ -22,7 +23,8 @@ lint: ## formatting, vet, static analysis and known vulnerabilities
 test: lint ## all tests, with the race detector
 	scripts/need.sh gcc libc6-dev skopeo containerd runc umoci fuse3 protobuf-compiler pigz zstd attr iproute2
 	scripts/debian-image.sh $(IMAGES)/debian-python
-	GRAZE_IMAGES=$(IMAGES) go test -race -timeout 30m ./...
+	scripts/containerd2.sh $(CONTAINERD2)
+	GRAZE_IMAGES=$(IMAGES) GRAZE_CONTAINERD2=$(CONTAINERD2) go test -race -timeout 30m ./...
 
 bench: ## the benchmarks of docs/measurements.md
 	scripts/need.sh skopeo containerd runc

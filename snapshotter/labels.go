@@ -41,6 +41,17 @@ func parseLabels(labels map[string]string) (w wanted, ok bool) {
 	return w, true
 }
 
+// fetchedChain returns the chain ID of a layer that containerd unpacks without having
+// asked for it, by the key that its unpackers use.
+func fetchedChain(key string) (chain chunk.Blob, ok bool) {
+	key = key[strings.LastIndexByte(key, '/')+1:]
+	if !strings.HasPrefix(key, snapshots.UnpackKeyPrefix+"-") {
+		return "", false
+	}
+	_, after, ok := strings.Cut(key, " ")
+	return chunk.Blob(after), ok
+}
+
 func either(labels map[string]string, key, other string) string {
 	if v := labels[key]; v != "" {
 		return v

@@ -163,6 +163,19 @@ func TestReasons(t *testing.T) {
 	}
 }
 
+// TestFetched unpacks a layer as clients do that fetch all of them first.
+func TestFetched(t *testing.T) {
+	s := open(t, Config{Root: t.TempDir()}, newFakeImages())
+	for _, key := range []string{"default/3/extract-12-ab_c sha256:1", "default/4/run-1", "extract"} {
+		if _, err := s.Prepare(t.Context(), key, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if st := s.Stats(); len(st.Images) != 1 || st.Images[0].Reason != Fetched || st.Images[0].Name != "layer sha256:1" {
+		t.Errorf("stats are %+v", st)
+	}
+}
+
 // TestWrongChain asks for a layer that the named image does not have.
 func TestWrongChain(t *testing.T) {
 	images := newFakeImages()

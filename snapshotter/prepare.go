@@ -31,6 +31,12 @@ func (s *Snapshotter) Prepare(ctx context.Context, key, parent string, opts ...s
 		if err := s.serve(ctx, w, key, parent, info.Labels); err != nil {
 			return nil, err
 		}
+	} else if chain, ok := fetchedChain(key); ok {
+		found, err := s.find(ctx, chain)
+		if err != nil {
+			return nil, err
+		}
+		s.tell(wanted{Chain: chain}, &decision{reason: Fetched, image: Image{Name: found.Image}})
 	}
 	return s.create(ctx, snapshots.KindActive, key, parent, info.Labels)
 }

@@ -16,15 +16,15 @@ import (
 // A containerd is a running containerd with state of its own.
 type containerd struct {
 	containerdConfig
-	dir       string
-	pid       int
 	namespace string // of what is exported; "" for "default"
 }
 
 // A containerdConfig says which containerd is run, and how.
 type containerdConfig struct {
+	dir     string // of its state and its socket; "" for one of its own
 	bin     string // folder of version 2; "" for the system's version 1
 	graze   string // socket of graze as its snapshotter; "" for none
+	silent  bool   // whether clients do not tell graze which image they pull
 	cri     bool   // whether it answers kubelet
 	sandbox string // image of CRI's sandboxes; "" for containerd's own choice
 
@@ -58,7 +58,10 @@ func startContainerd(t testing.TB) *containerd {
 func startContainerdWith(t testing.TB, cfg containerdConfig) *containerd {
 	t.Helper()
 	needTools(t, cfg.program("containerd"), cfg.program("ctr"))
-	c := &containerd{containerdConfig: cfg, dir: t.TempDir()}
+	if cfg.dir == "" {
+		cfg.dir = t.TempDir()
+	}
+	c := &containerd{containerdConfig: cfg}
 	path := filepath.Join(c.dir, "config.toml")
 	if err := os.WriteFile(path, []byte(c.settings()), 0o600); err != nil {
 		t.Fatal(err)
@@ -76,7 +79,6 @@ func startContainerdWith(t testing.TB, cfg containerdConfig) *containerd {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	c.pid = cmd.Process.Pid
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }()
 	t.Cleanup(func() {
@@ -142,9 +144,9 @@ sandbox = %q
 `, c.snapshotter(), c.sandbox)
 	}
 	if c.bin != "" && c.graze != "" {
-		text += `[proxy_plugins.graze.exports]
-enable_remote_snapshot_annotations = "true"
-[[plugins."io.containerd.transfer.v1.local".unpack_config]]
+		text += fmt.Sprintf(`[proxy_plugins.graze.exports]
+enable_remote_snapshot_annotations = "%t"
+`, !c.silent) + `[[plugins."io.containerd.transfer.v1.local".unpack_config]]
 platform = "linux"
 snapshotter = "graze"
 [[plugins."io.containerd.transfer.v1.local".unpack_config]]
