@@ -30,6 +30,11 @@ type Options struct {
 	NodeSettings    []byte
 	ReplaceSettings bool
 
+	// KeyFile is where the cluster's key is, and Key its content. nil leaves it as
+	// it is.
+	KeyFile string
+	Key     []byte
+
 	// Program is the content of Binary. nil leaves it as it is.
 	Program []byte
 
@@ -69,6 +74,11 @@ func Install(o Options) (*Plan, error) {
 	p := &Plan{root: o.Root}
 	if o.Program != nil {
 		if err := p.set(Change{Path: o.Binary, New: o.Program, Mode: 0o755}); err != nil {
+			return nil, err
+		}
+	}
+	if o.Key != nil {
+		if err := p.set(Change{Path: o.KeyFile, New: o.Key, Mode: 0o600, Secret: true}); err != nil {
 			return nil, err
 		}
 	}
@@ -138,7 +148,7 @@ func (p *Plan) stepsAfter(o Options) {
 		if p.changes(o.Unit) {
 			p.then("systemctl daemon-reload", "systemctl enable graze")
 		}
-		if p.changes(o.Unit) || p.changes(o.NodeConfig) || p.changes(o.Binary) {
+		if p.changes(o.Unit) || p.changes(o.NodeConfig) || p.changes(o.Binary) || p.changes(o.KeyFile) {
 			p.then("systemctl restart graze")
 		}
 	}

@@ -23,6 +23,7 @@ type Change struct {
 	New    []byte      // nil if it is to go
 	Mode   fs.FileMode // of a new file
 	Backup bool        // keep the first version beside it
+	Secret bool        // not to be shown
 }
 
 // Verb says in one word what the change does.
@@ -110,6 +111,10 @@ func (p *Plan) Diff() string {
 		if c.New == nil {
 			newName = "/dev/null"
 		}
+		if c.Secret {
+			fmt.Fprintf(&b, "--- %s\n+++ %s\n(a secret)\n", oldName, newName)
+			continue
+		}
 		if !utf8.Valid(c.Old) || !utf8.Valid(c.New) {
 			fmt.Fprintf(&b, "--- %s\n+++ %s\n(a program: %d bytes, before %d)\n", oldName, newName, len(c.New), len(c.Old))
 			continue
@@ -140,7 +145,7 @@ func (p *Plan) apply(c Change) error {
 		path = target
 	}
 	mode := c.Mode
-	if st, err := os.Stat(path); err == nil {
+	if st, err := os.Stat(path); err == nil && !c.Secret {
 		mode = st.Mode().Perm()
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

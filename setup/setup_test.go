@@ -309,6 +309,24 @@ func TestInstallLink(t *testing.T) {
 	}
 }
 
+// TestSecret installs a key, which must not be shown.
+func TestSecret(t *testing.T) {
+	m := &machine{t.TempDir()}
+	p, err := Install(Options{Root: m.root, KeyFile: "/etc/graze/cluster.key", Key: []byte("hunter2")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := p.Diff(); strings.Contains(diff, "hunter2") || !strings.Contains(diff, "cluster.key") {
+		t.Errorf("diff:\n%s", diff)
+	}
+	if err := p.Apply(); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := os.Stat(filepath.Join(m.root, "etc/graze/cluster.key")); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", st, err)
+	}
+}
+
 // TestRemoveInUse refuses to go while there are snapshots.
 func TestRemoveInUse(t *testing.T) {
 	m := &machine{t.TempDir()}

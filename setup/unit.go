@@ -5,9 +5,9 @@ import "fmt"
 // unit returns the systemd unit of a node.
 //
 // The node must be there before containerd, which asks it for snapshots at once.
-// It is not stopped with its mounts' users in one go: KillMode leaves alone what
-// holds mounts over a restart, and systemd keeps descriptors for it. A restart that
-// fails is tried again for ever: containers wait.
+// Its mounts outlive it: systemd holds their descriptors from version 254 on, and
+// before that a keeper, a process of the service that neither KillMode nor OOMPolicy
+// ends with the node. A restart that fails is tried again for ever: containers wait.
 func unit(o Options) string {
 	return fmt.Sprintf(`# Made by 'graze install', taken away by 'graze uninstall'.
 [Unit]
@@ -23,6 +23,7 @@ RestartSec=1
 NotifyAccess=main
 FileDescriptorStoreMax=4096
 KillMode=process
+OOMPolicy=continue
 TimeoutStopSec=30
 LimitNOFILE=1048576
 OOMScoreAdjust=-999

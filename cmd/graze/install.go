@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"graze/node"
 	"graze/setup"
 )
 
@@ -24,6 +25,7 @@ type installOptions struct {
 	now      bool
 	force    bool
 	settings string // file that becomes the node's settings
+	key      string // file that becomes the cluster's key
 }
 
 func (i *installOptions) addFlags(c *cobra.Command) {
@@ -63,6 +65,7 @@ none. It can be run again at any time. 'graze uninstall' undoes it.`,
 	}
 	i.addFlags(c)
 	c.Flags().StringVar(&i.settings, "settings", "", "file whose content becomes the node's settings, also if there are some (default: those of 'graze node --print-config', if there are none)")
+	c.Flags().StringVar(&i.key, "key", "", "file of the cluster's key, whose content is put where the node's settings say")
 	return c
 }
 
@@ -111,7 +114,17 @@ func (i *installOptions) prepare() error {
 		return fmt.Errorf("the node's settings name no containerd.socket: set it to %q", setup.DefaultSocket)
 	}
 	i.Socket, i.SnapshotRoot = f.Containerd.Socket, f.snapshotRoot()
-	return nil
+	if i.key == "" {
+		return nil
+	}
+	if i.KeyFile = f.Cluster.KeyFile; i.KeyFile == "" {
+		return errors.New("the node's settings name no cluster.key-file for the key")
+	}
+	if err := node.CheckClusterKey(i.key); err != nil {
+		return err
+	}
+	i.Key, err = os.ReadFile(i.key)
+	return err
 }
 
 // snapshotRoot returns the folder of the snapshots.
@@ -188,6 +201,8 @@ func systemctl(ctx context.Context, root string, step []string) error {
 		// The program is looked for where it will run.
 		cmd = &exec.Cmd{Path: "/usr/bin/env", Args: append([]string{"env"}, step...), Dir: "/"}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root}
+		// It is the host's own systemd that is meant.
+		cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "SYSTEMD_IGNORE_CHROOT=1"}
 	}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
