@@ -326,7 +326,7 @@ func TestUnmountOther(t *testing.T) {
 	for dir, want := range map[string]string{
 		plain:          "nothing is mounted",
 		tmpfs:          "of type tmpfs",
-		plain + "/a/b": "no such directory",
+		plain + "/a/b": "no such file",
 	} {
 		if err := Unmount(dir, true); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("unmount %s: %v; want %s", dir, err, want)

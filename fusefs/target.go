@@ -15,13 +15,22 @@ import (
 // show that it is alive.
 const answerTimeout = 2 * time.Second
 
+// Path returns dir as it stands in the mount table.
+func Path(dir string) (string, error) {
+	real, err := resolve(dir)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", dir, err)
+	}
+	return real, nil
+}
+
 // resolve returns dir as it stands in the mount table, without symbolic links. It
 // asks nothing of the file system that is mounted there, which may be dead, or
 // served by this very process.
 func resolve(dir string) (string, error) {
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
-		return "", errors.New("no such directory; make it with mkdir -p")
+		return "", fmt.Errorf("%w; make it with mkdir -p", err)
 	} else if err != nil {
 		return "", err
 	}
@@ -32,9 +41,9 @@ func resolve(dir string) (string, error) {
 // Clear takes dead mounts of this package away from dir, and says how many there
 // were. It leaves alone what is alive, and what is not of this package.
 func Clear(dir string) (int, error) {
-	real, err := resolve(dir)
+	real, err := Path(dir)
 	if err != nil {
-		return 0, fmt.Errorf("%s: %w", dir, err)
+		return 0, err
 	}
 	n, err := clearDead(real)
 	if err != nil && !errors.Is(err, errAlive) {

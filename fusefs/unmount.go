@@ -44,6 +44,16 @@ func Abort(dir string) error {
 	return nil
 }
 
+// Abort is the function of that name for the mount of a session, if that is still
+// what its folder shows.
+func (s *Session) Abort() error {
+	at, err := topMount(s.Dir)
+	if err != nil || at == nil || at.Major != s.Major || at.Minor != s.Minor {
+		return err
+	}
+	return Abort(s.Dir)
+}
+
 // ErrBusy is why a mount that is in use can't be taken away.
 var ErrBusy = errors.New("it is in use (fuser -vm shows by whom)")
 
@@ -53,7 +63,9 @@ var ErrNotMounted = errors.New("no mount of graze is there")
 // ours returns the mount on dir if it is of this package.
 func ours(dir string) (*mountinfo.Info, error) {
 	dir, err := resolve(dir)
-	if err != nil {
+	if errors.Is(err, unix.ENOENT) {
+		return nil, fmt.Errorf("%w: %w", ErrNotMounted, unix.ENOENT)
+	} else if err != nil {
 		return nil, err
 	}
 	switch at, err := topMount(dir); {

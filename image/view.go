@@ -31,6 +31,7 @@ type View struct {
 	blobs  []chunk.Blob
 	info   Info
 	totals Totals
+	sum    uint32
 
 	close func() error
 }
@@ -82,7 +83,7 @@ func decodeView(file []byte) (*View, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &View{secs: secs, close: func() error { return nil }}
+	v := &View{secs: secs, sum: le.Uint32(file[headerSize-4:]), close: func() error { return nil }}
 	if err := v.check(); err != nil {
 		return nil, fmt.Errorf("%w: %w", chunk.ErrCorrupt, err)
 	}
@@ -97,6 +98,10 @@ func decodeView(file []byte) (*View, error) {
 
 // Close unmaps the file. No other method may be running or be called later.
 func (v *View) Close() error { return v.close() }
+
+// Checksum returns the checksum of all that is in the file. Views that have the same
+// have the same inode numbers.
+func (v *View) Checksum() uint32 { return v.sum }
 
 // Info returns what WriteView was given to keep.
 func (v *View) Info() Info { return v.info }

@@ -77,6 +77,7 @@ func spawn(command []string) error {
 	// Where the kernel can't do this (before Linux 5.11) it does.
 	_ = unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
 	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Args[0] = os.Args[0] // what people see; the program may be /proc/self/exe
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {

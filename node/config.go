@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"os"
@@ -55,6 +56,13 @@ type Config struct {
 
 	// Containerd makes the node a snapshotter of containerd. Default: it is none.
 	Containerd *ContainerdConfig
+
+	// Hold finds what holds the descriptors of mounts while the node is away, because
+	// it was killed or another version takes its place. With it mounts outlive the
+	// node: those who use them wait, and the next node on the same folder goes on. It
+	// waits until nobody serves the mounts any more, and is called again when what
+	// it has found has gone. Default: mounts end with the node.
+	Hold func(ctx context.Context) (Holder, error)
 
 	// Origin says how registries are reached.
 	Origin origin.Config

@@ -1,9 +1,10 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"path/filepath"
+	"fmt"
 	"sync"
 	"time"
 
@@ -62,6 +63,7 @@ type Mount struct {
 	node   *Node
 	tree   *Tree
 	server *fusefs.Server
+	record *mountRecord
 	info   MountInfo
 
 	done chan struct{} // closed when the mount is gone
@@ -91,71 +93,116 @@ type MountOptions struct {
 }
 
 // Mount mounts an image on dir. The mount is served by Run, until that ends or
-// somebody unmounts it. When Mount returns it is ready.
+// somebody unmounts it. When Mount returns it is ready. Where the same has been
+// mounted before, it is that mount.
 func (n *Node) Mount(ctx context.Context, ref, dir string, opts MountOptions) (*Mount, error) {
-	m, err := n.newMount(ctx, ref, dir, opts)
+	dir, err := fusefs.Path(dir)
 	if err != nil {
 		return nil, err
 	}
-	select {
-	case n.serve <- m:
-	case <-n.ended:
-		gone, cancel := context.WithCancel(ctx)
-		cancel()
-		m.run(gone)
-		return nil, errors.Join(errors.New("the node has ended"), m.err)
+	if err := n.restored(ctx); err != nil {
+		return nil, err
 	}
-	select {
-	case <-m.server.Ready():
-		return m, nil
-	case <-m.done:
-		return nil, errors.Join(errors.New("the mount ended before it was ready"), m.err)
-	}
-}
-
-// newMount mounts an image. The mount has to be run, also to take it away.
-func (n *Node) newMount(ctx context.Context, ref, dir string, opts MountOptions) (*Mount, error) {
-	start := time.Now()
-	dir, err := filepath.Abs(dir)
+	unlock, err := n.dirs.lock(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
+	defer unlock()
 	img, err := n.Resolve(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
+	if m := n.mountOn(dir); m != nil {
+		if m.record.Image == img.byDigest() && len(m.tree.Image.Layers) == cmp.Or(opts.Layers, len(img.Layers)) {
+			return m, nil
+		}
+		return nil, fmt.Errorf("%s: %s is mounted there; unmount that first", dir, m.info.Reference)
+	}
+	return n.mountImage(ctx, img, img.Reference, dir, opts)
+}
+
+// mountImage mounts an image on dir, where this node has mounted nothing.
+func (n *Node) mountImage(ctx context.Context, img *Image, reference, dir string, opts MountOptions) (*Mount, error) {
+	start := time.Now()
+	tree, err := n.openPart(ctx, img, opts)
+	if err != nil {
+		return nil, err
+	}
+	rec, err := newMountRecord(dir, img, opts)
+	if err != nil {
+		return nil, errors.Join(err, tree.Close())
+	}
+	rec.Reference, rec.View = reference, tree.View.Checksum()
+	// The next node must find the mount, whenever this one is killed.
+	if err := n.writeMountRecord(rec); err != nil {
+		return nil, errors.Join(fmt.Errorf("note the mount: %w", err), tree.Close())
+	}
+	server, err := fusefs.Mount(dir, tree.View, tree.Reader, n.serverConfig(dir))
+	if err != nil {
+		return nil, errors.Join(err, n.removeMountRecord(rec), tree.Close())
+	}
+	n.entrust(rec, server)
+	rec.Complete = true
+	if err := n.writeMountRecord(rec); err != nil {
+		n.log.Warn("mount will be taken away when the node starts again", "dir", dir, "err", err)
+	}
+	m := n.serveTree(tree, server, rec, start)
+	return m, n.start(m)
+}
+
+// openPart opens the part of an image that is to be mounted.
+func (n *Node) openPart(ctx context.Context, img *Image, opts MountOptions) (*Tree, error) {
 	if opts.Layers != 0 {
+		var err error
 		if img, err = img.lowest(opts.Layers); err != nil {
 			return nil, err
 		}
 	}
-	tree, err := n.OpenTree(ctx, img, opts.IndexOptions)
-	if err != nil {
-		return nil, err
-	}
-	server, err := fusefs.Mount(dir, tree.View, tree.Reader, fusefs.Config{
-		Trace: fusefs.Trace{
-			Failed: func(f fusefs.Failure) {
-				n.log.Error("read failed", "dir", dir, "ino", f.Ino, "off", f.Off, "len", f.Len, "skipped", f.Skipped, "err", f.Err)
-			},
-			Warned: func(msg string) { n.log.Warn(msg, "dir", dir) },
+	return n.OpenTree(ctx, img, opts.IndexOptions)
+}
+
+// serverConfig is how a mount is served.
+func (n *Node) serverConfig(dir string) fusefs.Config {
+	return fusefs.Config{Trace: fusefs.Trace{
+		Failed: func(f fusefs.Failure) {
+			n.log.Error("read failed", "dir", dir, "ino", f.Ino, "off", f.Off, "len", f.Len, "skipped", f.Skipped, "err", f.Err)
 		},
-	})
-	if err != nil {
-		return nil, errors.Join(err, tree.Close())
-	}
-	m := &Mount{node: n, tree: tree, server: server, done: make(chan struct{}), info: MountInfo{
+		Warned: func(msg string) { n.log.Warn(msg, "dir", dir) },
+	}}
+}
+
+// serveTree returns the mount that a server makes of a tree. It has to be started.
+func (n *Node) serveTree(tree *Tree, server *fusefs.Server, rec *mountRecord, start time.Time) *Mount {
+	m := &Mount{node: n, tree: tree, server: server, record: rec, done: make(chan struct{}), info: MountInfo{
 		Dir:       server.Dir(),
-		Reference: img.Reference,
-		Digest:    img.Digest,
-		Stale:     img.Stale,
+		Reference: rec.Reference,
+		Digest:    tree.Image.Digest,
+		Stale:     tree.Image.Stale,
 		Files:     tree.View.Totals().Files,
 		Bytes:     tree.View.Totals().Bytes,
 		Took:      time.Since(start),
 	}}
 	m.info.Layers, m.info.Format = reports(tree.View.Info().Layers)
 	n.addMount(m)
-	return m, nil
+	return m
+}
+
+// start has Run serve a mount, and returns when it is ready.
+func (n *Node) start(m *Mount) error {
+	select {
+	case n.serve <- m:
+	case <-n.ended:
+		ended, cancel := context.WithCancelCause(context.Background())
+		cancel(n.cause())
+		m.run(ended)
+		return errors.Join(errors.New("the node has ended"), m.err)
+	}
+	select {
+	case <-m.server.Ready():
+		return nil
+	case <-m.done:
+		return errors.Join(errors.New("the mount ended before it was ready"), m.err)
+	}
 }
 
 // Info says what is mounted.
@@ -171,28 +218,39 @@ func (m *Mount) Err() error { return m.err }
 
 // run serves the mount until ctx is done, or until somebody else has unmounted
 // it. What the image's builder wants to have fetched at the start is fetched
-// meanwhile. When run returns the mount is gone.
+// meanwhile. When run returns the mount is gone, or left to the next node.
 func (m *Mount) run(ctx context.Context) {
-	ctx, cancel := context.WithCancel(ctx)
+	serve, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { end(m.endCause(ctx)) })
+	defer stop()
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		err := m.tree.Reader.Prefetch(ctx, m.tree.View.Prefetch(), chunk.Prefetch)
-		if err != nil && ctx.Err() == nil {
+		err := m.tree.Reader.Prefetch(serve, m.tree.View.Prefetch(), chunk.Prefetch)
+		if err != nil && serve.Err() == nil {
 			m.node.log.Warn("prefetch failed; what is missing is fetched when it is read", "dir", m.info.Dir, "err", err)
 		}
 	})
 	if m.node.members != nil {
-		wg.Go(func() { m.node.tellSeeds(ctx, m.tree.Image) })
+		wg.Go(func() { m.node.tellSeeds(serve, m.tree.Image) })
 	}
-	m.err = m.server.Run(ctx)
-	cancel()
+	m.err = m.server.Run(serve)
+	end(nil)
 	wg.Wait()
 	m.node.removeMount(m)
-	m.err = errors.Join(m.err, m.tree.Close())
+	// What is left is served by this process until its end, if by nobody else: it
+	// needs its view.
+	if !errors.Is(context.Cause(serve), fusefs.ErrLeave) {
+		m.node.release(m.record)
+		m.err = errors.Join(m.err, m.tree.Close(), m.node.removeMountRecord(m.record))
+	}
 	close(m.done)
 }
 
-// Unmount takes a mount of graze away; the process that serves it ends. With
-// lazy, one that is in use disappears at once and is served until its last user
-// is gone.
-func Unmount(dir string, lazy bool) error { return fusefs.Unmount(dir, lazy) }
+// endCause says how the mount ends with the node: it is left to the next one, if
+// somebody holds it until then.
+func (m *Mount) endCause(ctx context.Context) error {
+	if h := m.node.keeping; h != nil && h.has(m.record.name) && !errors.Is(context.Cause(ctx), ErrTakeAway) {
+		return fusefs.ErrLeave
+	}
+	return context.Canceled
+}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
@@ -46,15 +45,20 @@ type Node struct {
 	building      keyLocks[chunk.Blob] // of layers
 	sharesIndexes bool                 // makes indexes for other nodes, and takes theirs
 
-	ready chan struct{} // closed when the admin socket answers
-	serve chan *Mount   // mounts that Run shall serve
-	ended chan struct{} // closed when Run takes no more
+	ready     chan struct{} // closed when the admin socket answers
+	restoring chan struct{} // closed when dirs are locked where mounts are taken up
+	serve     chan *Mount   // mounts that Run shall serve
+	ended     chan struct{} // closed when Run takes no more
+
+	keeping *keeping         // nil if mounts end with the node
+	dirs    keyLocks[string] // folders where something is mounted or taken up
 
 	monitored MonitorConfig
 
 	mu     sync.Mutex // guards what follows
 	mounts []*Mount
 	gone   fusefs.Stats // of mounts that are no more
+	why    error        // Run ends
 }
 
 // Open opens the node whose state is in cfg.State, and makes the folder if there
@@ -79,11 +83,16 @@ func Open(cfg Config) (*Node, error) {
 		lookout: watch,
 		catalog: newCatalog(lib.client, lib.blobs),
 		started: time.Now(),
-		ready:   make(chan struct{}),
-		serve:   make(chan *Mount),
-		ended:   make(chan struct{}),
+
+		ready:     make(chan struct{}),
+		restoring: make(chan struct{}),
+		serve:     make(chan *Mount),
+		ended:     make(chan struct{}),
 
 		monitored: cfg.Monitor,
+	}
+	if cfg.Hold != nil && !cfg.Uncached {
+		n.keeping = newKeeping(cfg.Hold, lib.log)
 	}
 	var store scheduler.Store = noStore{}
 	if !cfg.Uncached {
@@ -163,8 +172,9 @@ func (n *Node) Close() error {
 }
 
 // Run does the node's work until ctx is done: it fetches what readers miss,
-// serves mounts and answers containerd and the admin socket. Then it takes all mounts away.
-// Call it once.
+// serves mounts and answers containerd and the admin socket. It begins with the
+// mounts that the node before it has left. Then it takes all mounts away, or leaves
+// them to the next node: see Config.Hold. Call it once.
 func (n *Node) Run(ctx context.Context) error {
 	var containerd net.Listener
 	if n.snaps != nil {
@@ -207,6 +217,13 @@ func (n *Node) Run(ctx context.Context) error {
 	if n.snaps != nil {
 		above.Go(func() error { return n.snaps.run(ctx, containerd) })
 	}
+	above.Go(func() error {
+		n.restore(ctx)
+		if n.keeping != nil {
+			n.keeping.run(ctx)
+		}
+		return nil
+	})
 	if n.store != nil {
 		above.Go(func() error { return n.serveAdmin(ctx) })
 	}
@@ -232,21 +249,6 @@ func (n *Node) Run(ctx context.Context) error {
 // Ready is closed when the admin socket answers. A node that keeps no chunks has
 // none.
 func (n *Node) Ready() <-chan struct{} { return n.ready }
-
-// serveMounts serves mounts until ctx is done, and returns when the last is gone.
-func (n *Node) serveMounts(ctx context.Context) {
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer close(n.ended)
-	for {
-		select {
-		case m := <-n.serve:
-			wg.Go(func() { m.run(ctx) })
-		case <-ctx.Done():
-			return
-		}
-	}
-}
 
 // A VerifyReport says what Verify has checked and found.
 type VerifyReport struct {
@@ -342,25 +344,6 @@ func (n *Node) keep(v chunk.Verified) {
 	if n.directory != nil {
 		n.directory.Got(v.Ref().ID)
 	}
-}
-
-// addMount and removeMount keep the list of what is mounted.
-func (n *Node) addMount(m *Mount) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.mounts = append(n.mounts, m)
-	if n.outlast != nil {
-		n.outlast.mounted()
-	}
-}
-
-func (n *Node) removeMount(m *Mount) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	last := m.server.Stats()
-	last.InFlight = 0
-	n.gone.Add(&last)
-	n.mounts = slices.DeleteFunc(n.mounts, func(have *Mount) bool { return have == m })
 }
 
 // noStore is the store of a node that keeps no chunks.

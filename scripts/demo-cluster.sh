@@ -44,7 +44,7 @@ skopeo copy --quiet --dest-tls-verify=false "oci:$layout:debian-python" "docker:
 
 echo "demo: running the program on one node by itself, to see what it needs"
 mkdir -p "$work/mnt/alone" "$work/plain"
-"$graze" node --state "$work/alone" >"$work/alone.log" 2>&1 &
+"$graze" node --state "$work/alone" --keep-mounts nobody >"$work/alone.log" 2>&1 &
 alone=$!
 pids="$pids $alone"
 wait_for "$work/alone.log" 'node: answering' >/dev/null
@@ -70,6 +70,7 @@ for node in $nodes; do
 	esac
 	cat >"$work/$node.toml" <<-EOF
 		state = "$work/$node"
+		keep-mounts = "nobody"
 		[cluster]
 		key-file = "$work/key"
 		name = "$node"

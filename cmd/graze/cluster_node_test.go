@@ -133,6 +133,7 @@ func (c *testCluster) addNode(t testing.TB, i int) *clusterNode {
 	}
 	n.state, n.mnt = filepath.Join(c.dir, n.name), filepath.Join(c.dir, n.name+".mnt")
 	config := fmt.Sprintf(`state = %q
+keep-mounts = "nobody"
 [registry]
 plain-http = true
 [cluster]

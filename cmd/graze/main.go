@@ -10,13 +10,27 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"graze/node"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
+	ctx, cancel := context.WithCancelCause(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() { cancel(interruption{<-signals}) }()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// An interruption is the signal by which a command is ended. Who ends a node from a
+// terminal wants nothing of it to be left; SIGTERM may mean that it will be back.
+type interruption struct{ os.Signal }
+
+func (i interruption) Error() string { return i.String() + " signal received" }
+
+// Is implements errors.Is.
+func (i interruption) Is(target error) bool {
+	return target == context.Canceled || target == node.ErrTakeAway && i.Signal == os.Interrupt
 }
 
 // run executes one command and returns the process's exit code: 0 for success,

@@ -147,16 +147,48 @@ func (p *progress) layer(at node.Progress) {
 	p.update("indexing "+digits[:min(12, len(digits))], at.Done, at.Total)
 }
 
-// newUmount returns the command that takes a mount away.
+// newUmount returns the command that takes mounts away.
 func newUmount(o *options) *cobra.Command {
-	lazy := false
+	lazy, force, all := false, false, false
 	c := &cobra.Command{
-		Use:     "umount DIR",
-		Short:   "Unmount an image; its 'graze mount' ends",
-		Example: "  graze umount /mnt\n  graze umount --lazy /mnt",
-		Args:    cobra.ExactArgs(1),
-		RunE:    func(_ *cobra.Command, args []string) error { return node.Unmount(args[0], lazy) },
+		Use:   "umount DIR | umount --all",
+		Short: "Unmount an image, or all of a node",
+		Long: `Umount takes the mount on a folder away, whether or not it is being served; a
+'graze mount' that serves it ends. With --all it does so with all mounts of the node
+that has the state folder, whether or not it runs.`,
+		Example: "  graze umount /mnt\n  graze umount --lazy /mnt\n  graze umount --all --force",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if all == (len(args) == 1) {
+				return &usageError{command: c.CommandPath(), err: errors.New("it takes a folder, or --all")}
+			}
+			dirs := args
+			var errs []error
+			if all {
+				list, err := node.MountDirs(o.state)
+				dirs, errs = list, []error{err}
+			}
+			for _, dir := range dirs {
+				err := unmount(dir, lazy, force)
+				if all && errors.Is(err, node.ErrNotMounted) {
+					continue // and the node has not heard of it
+				}
+				errs = append(errs, err)
+			}
+			return errors.Join(errs...)
+		},
 	}
-	c.Flags().BoolVar(&lazy, "lazy", false, "take a mount away that is in use; it is served until its last user is gone")
+	f := c.Flags()
+	f.BoolVar(&all, "all", false, "unmount all images of the node that has the state folder")
+	f.BoolVar(&lazy, "lazy", false, "take a mount away that is in use; it is served until its last user is gone")
+	f.BoolVar(&force, "force", false, "take a mount away that is in use, and have all who use or wait for it get errors")
+	c.MarkFlagsMutuallyExclusive("lazy", "force")
 	return c
+}
+
+func unmount(dir string, lazy, force bool) error {
+	if force {
+		return node.Abort(dir)
+	}
+	return node.Unmount(dir, lazy)
 }

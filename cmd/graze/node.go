@@ -24,6 +24,10 @@ func newNode(o *options) *cobra.Command {
 		Use:   "node",
 		Short: "Run a node, which mounts images and shares what it has read",
 		Long: `Node runs until it is interrupted. Images are mounted on it by 'graze mount --node'.
+On SIGTERM the mounts stay, and their users wait for the next 'graze node' on the
+state folder; so they do if the node is killed: see the setting keep-mounts. SIGINT,
+and 'graze umount --all', take the mounts away.
+
 With a cluster key it is a member of a cluster: what it lacks it fetches from the
 other members, and what it has it gives to them; the registry gives each chunk to
 the cluster once.
@@ -56,6 +60,7 @@ prints all of them as a file.`,
 	f.BoolVar(&flags.Cluster.Seed, "seed", false, "hold whole images for the rack")
 	f.StringVar(&flags.Cluster.Listen, "listen", flags.Cluster.Listen, "ip:port at which chunks are served")
 	f.StringVar(&flags.Cluster.Advertise, "advertise", "", "address by which others reach the node")
+	f.StringVar(&flags.KeepMounts, "keep-mounts", flags.KeepMounts, "who holds mounts while the node is away: keeper, systemd, nobody or auto")
 	f.BoolVar(&flags.Registry.PlainHTTP, "plain-http", false, "speak plain HTTP to registries")
 	return c
 }
@@ -70,14 +75,15 @@ func (f *nodeFile) override(c *cobra.Command, flags *nodeFile) {
 		f.Verbose, _ = c.Flags().GetBool("verbose")
 	}
 	for name, set := range map[string]func(){
-		"key":        func() { f.Cluster.KeyFile = flags.Cluster.KeyFile },
-		"join":       func() { f.Cluster.Join = flags.Cluster.Join },
-		"rack":       func() { f.Cluster.Rack = flags.Cluster.Rack },
-		"zone":       func() { f.Cluster.Zone = flags.Cluster.Zone },
-		"seed":       func() { f.Cluster.Seed = flags.Cluster.Seed },
-		"listen":     func() { f.Cluster.Listen = flags.Cluster.Listen },
-		"advertise":  func() { f.Cluster.Advertise = flags.Cluster.Advertise },
-		"plain-http": func() { f.Registry.PlainHTTP = flags.Registry.PlainHTTP },
+		"key":         func() { f.Cluster.KeyFile = flags.Cluster.KeyFile },
+		"join":        func() { f.Cluster.Join = flags.Cluster.Join },
+		"rack":        func() { f.Cluster.Rack = flags.Cluster.Rack },
+		"zone":        func() { f.Cluster.Zone = flags.Cluster.Zone },
+		"seed":        func() { f.Cluster.Seed = flags.Cluster.Seed },
+		"listen":      func() { f.Cluster.Listen = flags.Cluster.Listen },
+		"advertise":   func() { f.Cluster.Advertise = flags.Cluster.Advertise },
+		"keep-mounts": func() { f.KeepMounts = flags.KeepMounts },
+		"plain-http":  func() { f.Registry.PlainHTTP = flags.Registry.PlainHTTP },
 	} {
 		if given(name) {
 			set()

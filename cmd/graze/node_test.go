@@ -60,7 +60,7 @@ func startNodeWith(t testing.TB, tables, key, name, rack string, join []string, 
 	t.Helper()
 	n := &testNode{state: t.TempDir(), addr: freePort(t, "127.0.0.1"), exited: make(chan error, 1), stderr: new(bytes.Buffer)}
 	config := filepath.Join(t.TempDir(), "node.toml")
-	text := fmt.Sprintf("state = %q\n[cluster]\nname = %q\nlisten = %q\ngossip = %q\np2p = %q\n",
+	text := fmt.Sprintf("state = %q\nkeep-mounts = \"nobody\"\n[cluster]\nname = %q\nlisten = %q\ngossip = %q\np2p = %q\n",
 		n.state, name, freePort(t, "127.0.0.1"), n.addr, freePort(t, "127.0.0.1"))
 	if err := os.WriteFile(config, []byte(text+tables), 0o600); err != nil {
 		t.Fatal(err)

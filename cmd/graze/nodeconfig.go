@@ -19,6 +19,7 @@ type nodeFile struct {
 	State        string   `toml:"state" doc:"folder that everything is kept in"`
 	StoreLimit   fileSize `toml:"store-limit" doc:"most bytes of chunks to keep; \"\": 80 % of the space that is free at first"`
 	ReadDeadline duration `toml:"read-deadline" doc:"how long a read waits before it fails"`
+	KeepMounts   string   `toml:"keep-mounts" doc:"who holds the mounts while the node is away, so that their users wait for its return: \"keeper\" (a process), \"systemd\" (its descriptor store), \"nobody\" (mounts end with the node) or \"auto\" (systemd if it says that it has one, nobody as the first process of a container, else keeper)"`
 	Verbose      bool     `toml:"verbose" doc:"say more on standard error"`
 
 	Registry   registryFile   `toml:"registry" doc:"how registries are reached"`
@@ -97,6 +98,7 @@ func defaultNodeFile() nodeFile {
 	return nodeFile{
 		State:        defaultState,
 		ReadDeadline: duration(5 * time.Minute),
+		KeepMounts:   keepAuto,
 		Registry:     registryFile{PlainHosts: []string{}, Stale: "allow", UnverifiedTOC: "refuse"},
 		CRI: criFile{
 			Containerd: "/run/containerd/containerd.sock",
@@ -192,6 +194,10 @@ func (f *nodeFile) nodeConfig(o *options) (node.Config, error) {
 		AcceptUnverifiedTOC: f.Registry.UnverifiedTOC == "accept",
 		Monitor:             node.MonitorConfig{Listen: f.Metrics.Listen, Profile: f.Metrics.Profile},
 		Log:                 o.logger(),
+	}
+	var err error
+	if cfg.Hold, err = holder(f.KeepMounts, f.State, cfg.Log); err != nil {
+		return cfg, err
 	}
 	if n := f.Cluster.Copies; n < 0 || n > 8 {
 		return cfg, fmt.Errorf("cluster.copies is from 0 to 8, not %d", n)
