@@ -114,7 +114,7 @@ func TestMaterialize(t *testing.T) {
 	lose()
 	config := filepath.Join(t.TempDir(), "node.toml")
 	state := t.TempDir()
-	if err := os.WriteFile(config, fmt.Appendf(nil, "state = %q\n", state), 0o600); err != nil {
+	if err := os.WriteFile(config, fmt.Appendf(nil, "state = %q\nkeep-mounts = \"nobody\"\n", state), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	startFileNode(t, config)
