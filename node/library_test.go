@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"graze/chunk"
 	"graze/image/imagetest"
 	"graze/origin"
 )
@@ -137,6 +138,16 @@ func TestSilentRegistry(t *testing.T) {
 		if _, err := lib.Resolve(ctx, "r.test/a:1"); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("caller's deadline: %v", err)
 		}
+		// When it has been silent some times, nobody waits for it any more.
+		for range 2 {
+			if _, err := lib.Resolve(t.Context(), "r.test/a:1"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		start = time.Now()
+		if img, err := lib.Resolve(t.Context(), "r.test/a:1"); err != nil || !img.Stale || time.Since(start) > time.Second {
+			t.Errorf("after %v: %v", time.Since(start), err)
+		}
 	})
 }
 
@@ -166,6 +177,51 @@ func TestRefusedReferrers(t *testing.T) {
 			if err := view.Close(); err != nil {
 				t.Error(err)
 			}
+		})
+	}
+}
+
+// TestStalePolicy has a registry go away. What a tag stood for last is used as far
+// as that is allowed; what a digest stands for always is.
+func TestStalePolicy(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		policy StalePolicy
+		later  time.Duration
+		err    string
+	}{
+		{"allowed", StalePolicy{}, 1000 * time.Hour, ""},
+		{"denied", StalePolicy{Deny: true}, 0, "registry.stale is deny"},
+		{"young enough", StalePolicy{MaxAge: time.Hour}, 59 * time.Minute, ""},
+		{"too old", StalePolicy{MaxAge: time.Hour}, 61 * time.Minute, "registry.stale-max-age is 1h0m0s"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var down atomic.Bool
+				lib := openLibrary(t, serveRegistry(t, func(w http.ResponseWriter, _ *http.Request) bool {
+					if down.Load() {
+						w.WriteHeader(http.StatusBadGateway)
+					}
+					return down.Load()
+				}))
+				lib.stale = tt.policy
+				first, err := lib.Resolve(t.Context(), "r.test/a:1")
+				if err != nil || first.Stale {
+					t.Fatalf("stale %v, %v", first.Stale, err)
+				}
+				down.Store(true)
+				time.Sleep(tt.later)
+				img, err := lib.Resolve(t.Context(), "r.test/a:1")
+				switch {
+				case tt.err == "" && (err != nil || !img.Stale || img.Digest != first.Digest):
+					t.Errorf("stale %+v, %v", img, err)
+				case tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err) || !errors.Is(err, chunk.ErrUnavailable)):
+					t.Errorf("got %v, want %s", err, tt.err)
+				}
+				if img, err := lib.Resolve(t.Context(), first.byDigest()); err != nil || img.Stale {
+					t.Errorf("by digest: %+v, %v", img, err)
+				}
+			})
 		})
 	}
 }

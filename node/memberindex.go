@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
@@ -35,6 +36,7 @@ type wantedIndex struct {
 	Layer      chunk.Blob `json:"layer"`
 	Size       int64      `json:"size"`
 	DiffID     chunk.Blob `json:"diffID"`
+	Known      bool       `json:"known,omitempty"` // it is not to be made
 }
 
 // sharedIndex returns the index of a layer that has none, made by the layer's
@@ -45,7 +47,7 @@ func (n *Node) sharedIndex(ctx context.Context, img *Image, i int, opts IndexOpt
 	if len(homes) == 0 || homes[0].ID == n.members.host.ID() {
 		return n.indexHere(ctx, img, i, opts)
 	}
-	x, err := n.indexFrom(ctx, homes[0], img, i)
+	x, err := n.indexFrom(ctx, homes[0], img, i, false)
 	if err != nil && ctx.Err() == nil {
 		n.log.Warn("index could not be had from the layer's home and is made here", "layer", layer.Digest, "home", homes[0].Name, "err", err)
 		return n.indexHere(ctx, img, i, opts)
@@ -64,6 +66,9 @@ func (n *Node) indexHere(ctx context.Context, img *Image, i int, opts IndexOptio
 	if x, err := n.openRecord(layer.Digest, "", img.DiffIDs[i]); err == nil || !isMissing(err) {
 		return x, err
 	}
+	if x := n.knownIndex(ctx, img, i); x != nil {
+		return x, nil
+	}
 	x, err := n.buildIndex(ctx, img, i, opts)
 	if err == nil {
 		// Whoever has the index asks for the chunks, and this node has them.
@@ -72,12 +77,61 @@ func (n *Node) indexHere(ctx context.Context, img *Image, i int, opts IndexOptio
 	return x, err
 }
 
-// indexFrom gets the index of a layer from the node that makes it, and keeps it.
-func (n *Node) indexFrom(ctx context.Context, home *dht.Member, img *Image, i int) (*layerIndex, error) {
+// knownIndex returns the index of a layer that any other member has; nil if none
+// is found. The layer's home may be another node now than when the index was made,
+// and the registry away.
+func (n *Node) knownIndex(ctx context.Context, img *Image, i int) *layerIndex {
+	if !n.sharesIndexes {
+		return nil
+	}
 	layer := &img.Layers[i]
-	reply, err := n.members.tell(ctx, home, notice{Kind: indexNotice, Index: &wantedIndex{
-		Repository: img.Repository, Layer: layer.Digest, Size: layer.Size, DiffID: img.DiffIDs[i],
-	}})
+	view, key := n.members.dht.View(), dht.HomeKey(&chunk.Span{Blob: layer.Digest, Len: layer.Size})
+	list := appendOthers(view.ClusterHomes(key, dht.MaxHomes), view, uint64(key), knownNodes)
+	askCtx, cancel := context.WithTimeout(ctx, knownPatience)
+	defer cancel()
+	have := make(chan *dht.Member, len(list))
+	var wg sync.WaitGroup
+	for _, m := range list {
+		if m.ID == n.members.host.ID() {
+			continue
+		}
+		wg.Go(func() {
+			if _, err := n.members.tell(askCtx, m, notice{Kind: indexNotice, Index: wantIndex(img, i, true)}); err == nil {
+				have <- m
+			}
+		})
+	}
+	go func() {
+		wg.Wait()
+		close(have)
+	}()
+	var found *layerIndex
+	for m := range have {
+		if found != nil {
+			continue
+		}
+		x, err := n.indexFrom(ctx, m, img, i, true)
+		if err != nil {
+			n.log.Warn("index of a member is not used", "layer", layer.Digest, "node", m.Name, "err", err)
+			continue
+		}
+		found = x
+		cancel()
+	}
+	return found
+}
+
+// wantIndex asks for the index of layer i, or for one that is known only.
+func wantIndex(img *Image, i int, known bool) *wantedIndex {
+	layer := &img.Layers[i]
+	return &wantedIndex{Repository: img.Repository, Layer: layer.Digest, Size: layer.Size, DiffID: img.DiffIDs[i], Known: known}
+}
+
+// indexFrom gets the index of a layer from the node that makes it, or has it, and
+// keeps it.
+func (n *Node) indexFrom(ctx context.Context, home *dht.Member, img *Image, i int, known bool) (*layerIndex, error) {
+	layer := &img.Layers[i]
+	reply, err := n.members.tell(ctx, home, notice{Kind: indexNotice, Index: wantIndex(img, i, known)})
 	if err != nil {
 		return nil, err
 	}
@@ -86,6 +140,9 @@ func (n *Node) indexFrom(ctx context.Context, home *dht.Member, img *Image, i in
 	}
 	rec := *reply.Index
 	rec.Repository, rec.Origin = "", fmt.Sprintf("made by node %s (%s)", home.Name, home.ID)
+	if known {
+		rec.Origin = fmt.Sprintf("made by a member, and had from node %s (%s)", home.Name, home.ID)
+	}
 	if rec.TreeSize > maxTree || rec.CheckpointsSize > maxTree {
 		return nil, fmt.Errorf("%w: node %s answers with an index of %d and %d bytes", chunk.ErrCorrupt, home.Name, rec.TreeSize, rec.CheckpointsSize)
 	}
@@ -115,7 +172,13 @@ func (n *Node) onIndexNotice(ctx context.Context, want *wantedIndex) (noticeRepl
 		Layers:     []origin.Layer{{Digest: want.Layer, Size: want.Size}},
 		DiffIDs:    []chunk.Blob{want.DiffID},
 	}}
-	x, err := n.indexHere(ctx, img, 0, IndexOptions{Keep: n.keep})
+	var x *layerIndex
+	var err error
+	if want.Known {
+		x, err = n.openRecord(want.Layer, "", want.DiffID)
+	} else {
+		x, err = n.indexHere(ctx, img, 0, IndexOptions{Keep: n.keep})
+	}
 	if err != nil {
 		return noticeReply{}, err
 	}

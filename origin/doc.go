@@ -18,8 +18,8 @@
 // Errors are *[chunk.Error] values whose From is a host name and which match
 // chunk.ErrNotFound, ErrDenied, ErrUnavailable or ErrCorrupt; an error that
 // matches none of them, such as a certificate that isn't trusted, needs a change
-// of the configuration. A context that ends is reported as its cause and held
-// against no host. Text from servers is cut short and quoted.
+// of the configuration. A context that ends is reported as its cause, and held
+// against a host only if that cause is ErrUnavailable. Text from servers is cut short and quoted.
 //
 // The package does not know what is in a layer, keeps nothing on disk, and
 // coalesces only its own requests (tokens and redirects): sharing the fetches of

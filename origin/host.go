@@ -2,6 +2,7 @@ package origin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -9,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"graze/chunk"
 )
 
 // A host is a server that requests go to: of a registry, a mirror, a token
@@ -220,6 +223,9 @@ func (e *exchange) Close() error {
 // host has failed.
 func (e *exchange) fail(err error) error {
 	if cause := ended(e.ctx); cause != nil {
+		if errors.Is(cause, chunk.ErrUnavailable) {
+			e.c.failed(e.h, cause) // the caller has waited for as long as a host may take
+		}
 		return cause
 	}
 	if e.rctx.Err() != nil {

@@ -93,7 +93,7 @@ func TestClusterMetadata(t *testing.T) {
 
 // TestClusterJoinsInOutage has nodes join that have nothing while the registry is
 // away. They start an image that others have, by its tag, which is marked as
-// stale, and by its digest.
+// stale, and by its digest; and one that has no index but that of a member.
 func TestClusterJoinsInOutage(t *testing.T) {
 	c := newCluster(t, clusterShape{nodes: 6, racks: 2, rate: "400mbit", origin: "400mbit", encrypt: true, settings: `tag-freshness = "1ms"`})
 	ctx := waiting(t)
@@ -103,6 +103,10 @@ func TestClusterJoinsInOutage(t *testing.T) {
 	img := c.reg.publishMulti(t, c.reg.publish(t, "outage", clusterLayers("outage", 4<<20)))
 	mountAll(t, ctx, first, img)
 	readAll(t, ctx, first, img)
+	each(t, first, func(n *clusterNode) error { return n.unmount(ctx) })
+	bare, _ := c.reg.pushBare(t, "bare", clusterLayers("bare", 2<<20))
+	each(t, first, func(n *clusterNode) error { return n.mountBy(ctx, bare.ref, node.IndexOptions{Build: true}) })
+	readAll(t, ctx, first, bare)
 	for i, row := range []struct {
 		name string
 		mode outageMode
@@ -133,6 +137,10 @@ func TestClusterJoinsInOutage(t *testing.T) {
 			if err := n.unmount(ctx); err != nil {
 				t.Fatal(err)
 			}
+			n.startImage(t, ctx, bare)
+			if err := n.unmount(ctx); err != nil {
+				t.Fatal(err)
+			}
 		})
 	}
 	if attempts := c.reg.set(works); attempts > 0 {
@@ -147,7 +155,7 @@ func TestClusterJoinsInOutage(t *testing.T) {
 func (n *clusterNode) startImage(t testing.TB, ctx context.Context, img *testImage) node.MountStats {
 	t.Helper()
 	begin := time.Now()
-	if err := n.mount(ctx, img.ref); err != nil {
+	if err := n.mountBy(ctx, img.ref, node.IndexOptions{Build: true}); err != nil {
 		t.Fatal(err)
 	}
 	s, err := n.stats(ctx)
