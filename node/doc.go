@@ -11,7 +11,8 @@
 //
 //	blobs/sha256/<digest>     manifests, configs, trees and checkpoints of indexes
 //	layers/<digest>.json      the index of a layer that was made here
-//	layers/<hash>.json        the index of a layer that a repository published, for its images
+//	layers/<hash>.json        the index of a layer that a repository published, for its images;
+//	                          where the end of an eStargz layer is, in a cluster
 //	views/<key>.view          merged trees, by their repository and layers
 //	refs/<hash>.json          what a reference last stood for, and which indexes an image had
 //	chunks/                   the chunk store, locked while a Node is open

@@ -66,7 +66,11 @@ func unusable(err error) bool {
 
 // openEStargz opens the table of contents in the layer.
 func (l *Library) openEStargz(ctx context.Context, img *Image, layer *origin.Layer, policy estargz.Policy) (*layerIndex, error) {
-	es, err := estargz.Open(ctx, l.client.Blob(img.Repository, layer.Digest, layer.Size), estargz.Config{
+	blob := image.Ranger(l.client.Blob(img.Repository, layer.Digest, layer.Size))
+	if estargz.Annotated(layer.Annotations) {
+		blob = l.tail(ctx, img.Repository, layer)
+	}
+	es, err := estargz.Open(ctx, blob, estargz.Config{
 		Blob:        layer.Digest,
 		Annotations: layer.Annotations,
 		Unverified:  policy,

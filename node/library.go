@@ -44,10 +44,11 @@ type Library struct {
 
 	stale StalePolicy
 
-	// find answers a lookup, fetch gets a whole small blob, and build makes the
-	// index of a layer: by themselves, or with the help of other nodes.
+	// find answers a lookup, fetch gets a whole small blob, tail reads a layer that
+	// has a table of contents at its end, and build makes the index of a layer: by themselves, or with the help of other nodes.
 	find  func(ctx context.Context, q lookup) (*finding, error)
 	fetch func(ctx context.Context, src blobSource) ([]byte, error)
+	tail  func(ctx context.Context, repository string, layer *origin.Layer) image.Ranger
 	build func(ctx context.Context, img *Image, n int, opts IndexOptions) (*layerIndex, error)
 }
 
@@ -78,8 +79,13 @@ func OpenLibrary(cfg Config) (*Library, error) {
 		log:        cfg.Log,
 		stale:      cfg.Stale,
 	}
-	l.find, l.fetch, l.build = l.findHere, l.fetchBlob, l.buildIndex
+	l.find, l.fetch, l.tail, l.build = l.findHere, l.fetchBlob, l.wholeLayer, l.buildIndex
 	return l, nil
+}
+
+// wholeLayer reads a layer from its registry.
+func (l *Library) wholeLayer(_ context.Context, repository string, layer *origin.Layer) image.Ranger {
+	return l.client.Blob(repository, layer.Digest, layer.Size)
 }
 
 // Close ends what the library does in the background.

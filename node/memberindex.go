@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"strings"
 	"sync"
 	"time"
@@ -85,40 +86,45 @@ func (n *Node) knownIndex(ctx context.Context, img *Image, i int) *layerIndex {
 		return nil
 	}
 	layer := &img.Layers[i]
-	view, key := n.members.dht.View(), dht.HomeKey(&chunk.Span{Blob: layer.Digest, Len: layer.Size})
-	list := appendOthers(view.ClusterHomes(key, dht.MaxHomes), view, uint64(key), knownNodes)
-	askCtx, cancel := context.WithTimeout(ctx, knownPatience)
-	defer cancel()
-	have := make(chan *dht.Member, len(list))
-	var wg sync.WaitGroup
-	for _, m := range list {
-		if m.ID == n.members.host.ID() {
-			continue
-		}
-		wg.Go(func() {
-			if _, err := n.members.tell(askCtx, m, notice{Kind: indexNotice, Index: wantIndex(img, i, true)}); err == nil {
-				have <- m
-			}
-		})
-	}
-	go func() {
-		wg.Wait()
-		close(have)
-	}()
-	var found *layerIndex
-	for m := range have {
-		if found != nil {
-			continue
-		}
+	key := dht.HomeKey(&chunk.Span{Blob: layer.Digest, Len: layer.Size})
+	for m := range n.askAll(ctx, key, notice{Kind: indexNotice, Index: wantIndex(img, i, true)}) {
 		x, err := n.indexFrom(ctx, m, img, i, true)
-		if err != nil {
-			n.log.Warn("index of a member is not used", "layer", layer.Digest, "node", m.Name, "err", err)
-			continue
+		if err == nil {
+			return x
 		}
-		found = x
-		cancel()
+		n.log.Warn("index of a member is not used", "layer", layer.Digest, "node", m.Name, "err", err)
 	}
-	return found
+	return nil
+}
+
+// askAll sends a notice to the homes of key and to other members, 24 in all, at the
+// same time, and yields those that don't answer with an error, as they answer.
+func (n *Node) askAll(ctx context.Context, key dht.Key, msg notice) iter.Seq[*dht.Member] {
+	return func(yield func(*dht.Member) bool) {
+		view := n.members.dht.View()
+		list := appendOthers(view.ClusterHomes(key, dht.MaxHomes), view, uint64(key), knownNodes)
+		ctx, cancel := context.WithTimeout(ctx, knownPatience)
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		defer cancel()
+		answers := make(chan *dht.Member, len(list))
+		for _, m := range list {
+			wg.Go(func() {
+				if m.ID != n.members.host.ID() {
+					if _, err := n.members.tell(ctx, m, msg); err == nil {
+						answers <- m
+						return
+					}
+				}
+				answers <- nil
+			})
+		}
+		for range list {
+			if m := <-answers; m != nil && !yield(m) {
+				return
+			}
+		}
+	}
 }
 
 // wantIndex asks for the index of layer i, or for one that is known only.

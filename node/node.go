@@ -130,7 +130,7 @@ func (n *Node) enter(cfg *ClusterConfig, policy *scheduler.Config) (err error) {
 	if n.members, err = n.join(*cfg); err != nil {
 		return err
 	}
-	n.find, n.fetch = n.findByPeers, n.fetchByPeers
+	n.find, n.fetch, n.tail = n.findByPeers, n.fetchByPeers, n.tailByPeers
 	n.catalog.node = n.members.host.ID()
 	n.catalog.fromNode = n.fetchFromNode
 	if n.sharesIndexes = !cfg.OwnIndexes; n.sharesIndexes {

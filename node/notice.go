@@ -48,6 +48,8 @@ const (
 	// lookupNotice asks the home of a lookup for its answer, or any node for what
 	// it knows of it.
 	lookupNotice = "lookup"
+	// tailNotice asks the home of an eStargz layer for the layer's end.
+	tailNotice = "tail"
 	// blobNotice asks the home of a blob that is too large for a chunk to have it.
 	blobNotice = "blob"
 	// holdingNotice asks a node outside the pool how much of an image it has.
@@ -62,6 +64,7 @@ type notice struct {
 	Index  *wantedIndex `json:"index,omitempty"`
 	Lookup *askedLookup `json:"lookup,omitempty"`
 	Blob   *blobSource  `json:"blob,omitempty"`
+	Tail   *wantedTail  `json:"tail,omitempty"`
 	Image  chunk.Blob   `json:"image,omitempty"` // digest of its manifest
 	Copies int          `json:"copies,omitempty"`
 
@@ -80,6 +83,7 @@ type noticeReply struct {
 
 	Watched bool `json:"watched,omitempty"` // the node probes the registry
 
+	Tail   *tailRecord    `json:"tail,omitempty"`
 	Status *copies.Status `json:"status,omitempty"`
 	Report *copies.Report `json:"report,omitempty"`
 }
@@ -192,6 +196,8 @@ func (n *Node) onNotice(ctx context.Context, from chunk.PeerID, msg notice) (not
 		return noticeReply{}, nil
 	case lookupNotice:
 		return n.onLookupNotice(ctx, msg.Lookup)
+	case tailNotice:
+		return n.onTailNotice(ctx, msg.Tail)
 	case blobNotice:
 		return noticeReply{}, n.onBlobNotice(ctx, msg.Blob)
 	case holdingNotice:

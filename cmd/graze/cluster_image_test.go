@@ -73,12 +73,18 @@ func (r *clusterRegistry) publish(t testing.TB, name string, layers []imagetest.
 // that the image has on this host.
 func (r *clusterRegistry) pushBare(t testing.TB, name string, layers []imagetest.Layer) (*testImage, string) {
 	t.Helper()
+	return r.pushAs(t, name, layers, imagetest.Gzip(gzip.BestSpeed))
+}
+
+// pushAs is pushBare for any encoding.
+func (r *clusterRegistry) pushAs(t testing.TB, name string, layers []imagetest.Layer, e imagetest.Encoding) (*testImage, string) {
+	t.Helper()
 	img := &testImage{ref: registryAddr + ":5000/" + name + ":1"}
 	dir := t.TempDir()
 	blobs := make([]imagetest.Blob, len(layers))
 	for i, l := range layers {
 		var err error
-		if blobs[i], err = imagetest.Gzip(gzip.BestSpeed).EncodeFile(filepath.Join(dir, fmt.Sprint(i)), l); err != nil {
+		if blobs[i], err = e.EncodeFile(filepath.Join(dir, fmt.Sprint(i)), l); err != nil {
 			t.Fatal(err)
 		}
 		img.layers = append(img.layers, blobs[i].Digest)

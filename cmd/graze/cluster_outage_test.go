@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"golang.org/x/sync/errgroup"
 
+	"graze/image/imagetest"
 	"graze/node"
 )
 
@@ -89,11 +90,24 @@ func TestClusterMetadata(t *testing.T) {
 	if heads != 1 || gets != 8 {
 		t.Errorf("the registry has answered %d HEAD and %d GET requests for metadata, want 1 and 8", heads, gets)
 	}
+
+	// A table of contents in a layer takes one request or two.
+	c.unmountAll(t, ctx)
+	stargz, _ := c.reg.pushAs(t, "stargz", clusterLayers("stargz", 2<<20), imagetest.EStargz("estargz"))
+	c.reg.forget(t)
+	mountAll(t, ctx, c.nodes, stargz)
+	for what, n := range c.reg.asked(t, nil) {
+		if most := 1 + strings.Count(what, " blobs/"); n > most {
+			t.Errorf("the registry was asked %d times for %s", n, what)
+		}
+	}
+	c.unmountAll(t, ctx)
 }
 
 // TestClusterJoinsInOutage has nodes join that have nothing while the registry is
 // away. They start an image that others have, by its tag, which is marked as
-// stale, and by its digest; and one that has no index but that of a member.
+// stale, and by its digest; one that has no index but that of a member; and one
+// with tables of contents in its layers.
 func TestClusterJoinsInOutage(t *testing.T) {
 	c := newCluster(t, clusterShape{nodes: 6, racks: 2, rate: "400mbit", origin: "400mbit", encrypt: true, settings: `tag-freshness = "1ms"`})
 	ctx := waiting(t)
@@ -107,6 +121,10 @@ func TestClusterJoinsInOutage(t *testing.T) {
 	bare, _ := c.reg.pushBare(t, "bare", clusterLayers("bare", 2<<20))
 	each(t, first, func(n *clusterNode) error { return n.mountBy(ctx, bare.ref, node.IndexOptions{Build: true}) })
 	readAll(t, ctx, first, bare)
+	each(t, first, func(n *clusterNode) error { return n.unmount(ctx) })
+	stargz, _ := c.reg.pushAs(t, "stargz", clusterLayers("stargz", 2<<20), imagetest.EStargz("estargz"))
+	mountAll(t, ctx, first, stargz)
+	readAll(t, ctx, first, stargz)
 	for i, row := range []struct {
 		name string
 		mode outageMode
@@ -137,9 +155,11 @@ func TestClusterJoinsInOutage(t *testing.T) {
 			if err := n.unmount(ctx); err != nil {
 				t.Fatal(err)
 			}
-			n.startImage(t, ctx, bare)
-			if err := n.unmount(ctx); err != nil {
-				t.Fatal(err)
+			for _, other := range []*testImage{bare, stargz} {
+				n.startImage(t, ctx, other)
+				if err := n.unmount(ctx); err != nil {
+					t.Fatal(err)
+				}
 			}
 		})
 	}
