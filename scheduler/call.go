@@ -21,15 +21,20 @@ const (
 	readerStall = time.Second
 	otherStall  = 5 * time.Second
 	// probeTimeout is how long those that are asked before the origin may take for
-	// the next answer.
+	// the next answer, and homeTimeout how long a home may: it may wait for a busy
+	// registry, but not for ever. A reader must have the time to ask all homes.
 	probeTimeout = time.Second
+	homeTimeout  = time.Minute
+	homeTries    = 6
 )
 
 var (
 	// errLied is what ends a call to a peer that sent wrong bytes.
 	errLied = errors.New("the peer sent wrong bytes")
-	// errSlowBody is what ends a call whose body does not move.
+	// errSlowBody is what ends a call whose body does not move, and errNoAnswer one
+	// whose peer works on it without an answer.
 	errSlowBody = fmt.Errorf("%w: a body did not move", chunk.ErrUnavailable)
+	errNoAnswer = fmt.Errorf("%w: no answer came", chunk.ErrUnavailable)
 	// errProtocol is what ends a call to a peer that answers what was not asked.
 	errProtocol = errors.New("unexpected answer")
 )
@@ -314,13 +319,15 @@ func (s *Scheduler) converse(ctx context.Context, c *call) {
 	fctx, cancel := context.WithCancelCause(ctx)
 	t.cancel = cancel
 	defer cancel(nil)
+	t.patience = min(homeTimeout, s.cfg.ReadDeadline/homeTries)
 	if c.level == originLevel {
-		t.probe = time.AfterFunc(probeTimeout, func() { cancel(errSlowBody) })
-		defer t.probe.Stop()
+		t.patience = probeTimeout
 	}
+	t.answer = time.AfterFunc(t.patience, func() { cancel(errNoAnswer) })
+	defer t.answer.Stop()
 	err := s.cfg.Peers.Fetch(fctx, c.peer.id, req, t.got)
-	if err != nil && context.Cause(fctx) == errSlowBody {
-		err = errSlowBody
+	if cause := context.Cause(fctx); err != nil && (cause == errSlowBody || cause == errNoAnswer) {
+		err = cause
 	}
 	tier := &s.counters.tiers[t.tier]
 	tier.requests.Add(1)
@@ -343,7 +350,9 @@ type talk struct {
 	items  []talkItem
 	bytes  int64 // of bodies, whole or not
 	cancel context.CancelCauseFunc
-	probe  *time.Timer // of a call to those that are asked before the origin: ends it
+
+	patience time.Duration // until the next answer
+	answer   *time.Timer   // ends the call when that is over
 }
 
 // A talkItem is an item of the request, and the slots of its parts.
@@ -454,9 +463,7 @@ func (t *talk) scope(a *PeerAnswer) ([]int, error) {
 
 // got takes one answer.
 func (t *talk) got(a *PeerAnswer, body io.Reader) error {
-	if t.probe != nil {
-		t.probe.Reset(probeTimeout)
-	}
+	t.answer.Reset(t.patience)
 	slots, err := t.scope(a)
 	if err != nil {
 		return err
@@ -468,6 +475,9 @@ func (t *talk) got(a *PeerAnswer, body io.Reader) error {
 		return t.receive(slots[0], a, body)
 	}
 	s := t.s
+	if slices.Contains(a.Holders, t.call.peer.id) {
+		return fmt.Errorf("%w: it names itself as another holder", errProtocol)
+	}
 	s.lock()
 	s.state.told(t.call, slots, a)
 	s.mu.Unlock()
@@ -567,9 +577,7 @@ func (t *talk) read(body io.Reader, p []byte) error {
 			return fmt.Errorf("read a chunk: %w", err)
 		}
 		timer.Reset(patience)
-		if t.probe != nil {
-			t.probe.Reset(probeTimeout)
-		}
+		t.answer.Reset(t.patience)
 	}
 	return nil
 }

@@ -307,7 +307,7 @@ func TestBadPeers(t *testing.T) {
 		{"stalls", stalls(im), PeerGood},
 		{"says nothing and ends", says(PeerAnswer{Status: StatusAbsent}), PeerGood},
 		{"answers with an unknown status", says(PeerAnswer{Status: 99}), PeerGood},
-		{"redirects to itself", says(PeerAnswer{Status: StatusRedirect, Holders: []chunk.PeerID{"a"}}), PeerGood},
+		{"redirects to itself", says(PeerAnswer{Status: StatusRedirect, Holders: []chunk.PeerID{"a"}}), PeerOpen},
 		{"redirects to this node", says(PeerAnswer{Status: StatusRedirect, Holders: []chunk.PeerID{"self"}}), PeerGood},
 		{"redirects to a million", says(PeerAnswer{Status: StatusRedirect, Holders: million}), PeerGood},
 		{"is always busy", says(PeerAnswer{Status: StatusBusy, Wait: time.Hour}), PeerGood},
@@ -355,6 +355,31 @@ func TestBadPeers(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A home that works on a request for ever, without an answer, is left while a
+// reader has the time to ask others.
+func TestHomeWithoutAnswer(t *testing.T) {
+	im := newImage(imageSpec{files: []int64{span}})
+	works := func(ctx context.Context, _ *PeerRequest, _ func(*PeerAnswer, io.Reader) error) error {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	c := &fakeCluster{
+		route: Route{Cluster: []chunk.PeerID{"a", "b", "c"}},
+		peers: map[chunk.PeerID]fakePeer{"a": works, "b": works, "c": holds(im, nil)},
+	}
+	clusterBubble(t, c, imageSpec{files: []int64{span}}, Config{ReadDeadline: time.Minute}, func(t *testing.T, g *rig) {
+		begin := time.Now()
+		g.mustRead(1, 0, 1)
+		if d := time.Since(begin); d > 25*time.Second {
+			t.Errorf("the read took %v", d)
+		}
+		if n := len(g.origin.log()); n > 0 {
+			t.Errorf("%d requests to the origin", n)
+		}
+		g.wantIdle()
+	})
 }
 
 // Two peers that redirect to each other are left.
