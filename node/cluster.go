@@ -114,8 +114,9 @@ type members struct {
 // defaultTagFreshness is TagFreshness where the configuration has none.
 const defaultTagFreshness = 5 * time.Second
 
-// join makes the node a member of a cluster. Nothing is sent before run.
-func (n *Node) join(cfg ClusterConfig) (*members, error) {
+// join makes the node a member of a cluster. Nothing is sent before run. Silence
+// is how long another node may say nothing while it is asked.
+func (n *Node) join(cfg ClusterConfig, silence time.Duration) (*members, error) {
 	key, err := peer.LoadClusterKey(cfg.KeyFile)
 	if err != nil {
 		return nil, fmt.Errorf("read the cluster's key: %w", err)
@@ -147,6 +148,7 @@ func (n *Node) join(cfg ClusterConfig) (*members, error) {
 		Advertise: advertised(cfg.Advertise, bulk),
 		P2P:       []string{p2pAddr},
 		Plain:     cfg.Plain,
+		Stall:     silence,
 		Limits:    peer.Limits{Upload: cfg.UploadRate},
 		Trace:     n.peerTrace(),
 	}, server{n})

@@ -107,6 +107,12 @@ func (c *Config) patience() time.Duration {
 	return max(time.Second, min(30*time.Second, c.ReadDeadline/4))
 }
 
+// silence is how long another node may say nothing while it is asked: a read must
+// have the time to ask several, one after the other.
+func (c *Config) silence() time.Duration {
+	return max(2*time.Second, min(5*time.Second, c.ReadDeadline/10))
+}
+
 // DockerKeychain returns the credentials that Docker's own client would use:
 // those in the config.json of $DOCKER_CONFIG, or of .docker in the home folder,
 // and those of the helpers named there.

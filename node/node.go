@@ -104,7 +104,7 @@ func Open(cfg Config) (*Node, error) {
 	}
 	policy := scheduler.Config{ReadDeadline: cfg.ReadDeadline, StallTimeout: cfg.patience(), Trace: n.trace()}
 	if cfg.Cluster != nil {
-		if err := n.enter(cfg.Cluster, &policy); err != nil {
+		if err := n.enter(&cfg, &policy); err != nil {
 			return nil, errors.Join(fmt.Errorf("join the cluster: %w", err), n.Close())
 		}
 	}
@@ -126,8 +126,9 @@ func Open(cfg Config) (*Node, error) {
 
 // enter makes the node a member of a cluster: what it needs it asks other nodes for
 // first.
-func (n *Node) enter(cfg *ClusterConfig, policy *scheduler.Config) (err error) {
-	if n.members, err = n.join(*cfg); err != nil {
+func (n *Node) enter(whole *Config, policy *scheduler.Config) (err error) {
+	cfg := whole.Cluster
+	if n.members, err = n.join(*cfg, whole.silence()); err != nil {
 		return err
 	}
 	n.find, n.fetch, n.tail = n.findByPeers, n.fetchByPeers, n.tailByPeers

@@ -21,11 +21,14 @@ const (
 	readerStall = time.Second
 	otherStall  = 5 * time.Second
 	// probeTimeout is how long those that are asked before the origin may take for
-	// the next answer, and homeTimeout how long a home may: it may wait for a busy
-	// registry, but not for ever. A reader must have the time to ask all homes.
+	// the next answer, and homeTimeout how long a home may if a reader waits: it
+	// may wait for a busy registry, but not for ever. A reader must have the time
+	// to ask all homes, of which there are less than homeTries.
 	probeTimeout = time.Second
 	homeTimeout  = time.Minute
-	homeTries    = 6
+	homeTries    = 10
+	// otherPatience is the same where nobody waits: what is urgent goes first.
+	otherPatience = 10 * time.Minute
 )
 
 var (
@@ -227,6 +230,7 @@ func (st *state) hangUp(c *call, err error, stopped bool) {
 		c.answered[i] = true
 		if err != nil {
 			sr.last = fmt.Errorf("%w: ask %s: %w", chunk.ErrUnavailable, p.id, err)
+			sr.failed = append(sr.failed, p.id)
 		}
 		st.elsewhere(sr)
 	}
@@ -319,9 +323,12 @@ func (s *Scheduler) converse(ctx context.Context, c *call) {
 	fctx, cancel := context.WithCancelCause(ctx)
 	t.cancel = cancel
 	defer cancel(nil)
-	t.patience = min(homeTimeout, s.cfg.ReadDeadline/homeTries)
-	if c.level == originLevel {
+	t.patience = otherPatience
+	switch {
+	case c.level == originLevel:
 		t.patience = probeTimeout
+	case c.class == chunk.Demand:
+		t.patience = min(homeTimeout, s.cfg.ReadDeadline/homeTries)
 	}
 	t.answer = time.AfterFunc(t.patience, func() { cancel(errNoAnswer) })
 	defer t.answer.Stop()

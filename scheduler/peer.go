@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"graze/chunk"
@@ -191,7 +192,8 @@ func (p *peer) reason(now time.Time) string {
 	case PeerQuarantined:
 		return fmt.Sprintf("it sent wrong bytes; not asked for %v", p.banUntil.Sub(now).Round(time.Second))
 	case PeerOpen, PeerHalfOpen:
-		return fmt.Sprintf("%d requests broke, the last one: %.200v", p.errors, p.broken)
+		text := strings.Join(strings.Fields(p.broken.Error()), " ")
+		return fmt.Sprintf("%d requests to it broke, the last one: %.300s", p.stats.Errors, text)
 	case PeerSlow:
 		return fmt.Sprintf("much slower than the rack; others are home in its place for %v", p.slowUntil.Sub(now).Round(time.Second))
 	}

@@ -132,6 +132,7 @@ type search struct {
 	later     []chunk.PeerID // holders, of level 2, that were busy
 	peerWait  time.Duration  // for how long they said
 	tried     []chunk.PeerID // as homes, without success
+	failed    []chunk.PeerID // whose calls broke: they are not asked at a higher level either
 	redirects int
 	waits     int
 	refusals  int
@@ -401,6 +402,9 @@ func (st *state) escalate(sr *search, level int) {
 		up := st.find(w.part.ID, level-1)
 		if up == nil {
 			up = st.begin(m, level, sr.via)
+			if up.search != nil {
+				up.search.tried = append(up.search.tried, sr.failed...)
+			}
 		} else {
 			st.coalesced++
 		}

@@ -85,14 +85,15 @@ func TestClusterChaos(t *testing.T) {
 	t.Run("liar", func(t *testing.T) {
 		ctx := waiting(t)
 		c.settle(t, ctx)
-		stop := c.startLiar(t, ctx, 2)
+		stop := c.startLiar(t, 2, "bytes")
+		c.knows(t, ctx, liarName("bytes"))
 		c.chaos(t, ctx, "liar", func(t *testing.T, _ context.Context, _ *testImage, reading <-chan struct{}) float64 {
 			<-reading
 			return 1.05
 		})
 		deceived := 0
 		for _, n := range c.nodes {
-			p, err := n.peer(ctx, "liar")
+			p, err := n.peer(ctx, liarName("bytes"))
 			if err != nil {
 				t.Fatal(err)
 			}

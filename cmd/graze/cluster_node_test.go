@@ -34,6 +34,7 @@ type clusterShape struct {
 	rate         string // of a node's link, as tc(8) writes it
 	origin       string // of the registry's
 	encrypt      bool
+	top          string // more lines of each node's configuration
 	copies       int    // that the cluster makes of what is mounted
 	seeds        bool   // the first node of each rack is a seed
 	settings     string // more lines of the table "cluster" of each node's configuration
@@ -132,7 +133,8 @@ func (c *testCluster) addNode(t testing.TB, i int) *clusterNode {
 		}
 	}
 	n.state, n.mnt = filepath.Join(c.dir, n.name), filepath.Join(c.dir, n.name+".mnt")
-	config := fmt.Sprintf(`state = %q
+	config := c.shape.top + fmt.Sprintf(`
+state = %q
 keep-mounts = "nobody"
 [registry]
 plain-http = true
