@@ -123,6 +123,9 @@ address = "%[1]s/sock"
 `, c.dir, version, off)
 	if c.graze != "" {
 		text += fmt.Sprintf("[proxy_plugins.graze]\ntype = \"snapshot\"\naddress = %q\n", c.graze)
+		if c.bin != "" {
+			text += "capabilities = [\"remap-ids\"]\n"
+		}
 	}
 	switch {
 	case c.cri && c.bin == "":

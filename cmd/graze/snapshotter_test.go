@@ -26,7 +26,7 @@ type rig struct {
 }
 
 // startRig starts all that a containerd needs which is of the kind given.
-func startRig(t *testing.T, cfg containerdConfig, tables string) *rig {
+func startRig(t testing.TB, cfg containerdConfig, tables string) *rig {
 	t.Helper()
 	needFUSE(t)
 	needTools(t, "runc")
@@ -36,7 +36,7 @@ func startRig(t *testing.T, cfg containerdConfig, tables string) *rig {
 
 // join starts a node and its containerd on a rig's registry, as a member of a
 // cluster if it is given a key.
-func (r *rig) join(t *testing.T, cfg containerdConfig, tables, key string, contacts []string) *rig {
+func (r *rig) join(t testing.TB, cfg containerdConfig, tables, key string, contacts []string) *rig {
 	t.Helper()
 	cfg.graze = filepath.Join(t.TempDir(), "graze.sock")
 	text := fmt.Sprintf("[containerd]\nsocket = %q\nsmall-image = \"\"\n%s", cfg.graze, tables)
@@ -61,7 +61,7 @@ func containerds(t *testing.T, f func(t *testing.T, cfg containerdConfig)) {
 }
 
 // pullLazily pulls an image with graze, as users of that containerd do.
-func (r *rig) pullLazily(t *testing.T, ref string) {
+func (r *rig) pullLazily(t testing.TB, ref string) {
 	t.Helper()
 	if r.ctd.bin == "" {
 		graze(t, "pull", "--address", r.ctd.socket(), ref)
@@ -71,9 +71,16 @@ func (r *rig) pullLazily(t *testing.T, ref string) {
 }
 
 // run runs a container to its end, and returns its output and exit code.
-func (c *containerd) run(t *testing.T, snapshotter, ref, id string, args ...string) (string, int) {
+func (c *containerd) run(t testing.TB, snapshotter, ref, id string, args ...string) (string, int) {
 	t.Helper()
-	args = append([]string{"--address", c.socket(), "run", "--rm", "--snapshotter", snapshotter, ref, id}, args...)
+	return c.runWith(t, nil, snapshotter, ref, id, args...)
+}
+
+// runWith is run with more flags.
+func (c *containerd) runWith(t testing.TB, flags []string, snapshotter, ref, id string, args ...string) (string, int) {
+	t.Helper()
+	flags = append([]string{"--address", c.socket(), "run", "--rm", "--snapshotter", snapshotter}, flags...)
+	args = append(append(flags, ref, id), args...)
 	cmd := exec.Command(c.program("ctr"), args...)
 	var stdout, stderr bytes.Buffer // the latter has warnings of version 2
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -89,14 +96,14 @@ func (c *containerd) run(t *testing.T, snapshotter, ref, id string, args ...stri
 }
 
 // start starts a container that waits until it is stopped.
-func (c *containerd) start(t *testing.T, snapshotter, ref, id string) {
+func (c *containerd) start(t testing.TB, snapshotter, ref, id string) {
 	t.Helper()
 	c.ctr(t, "run", "--detach", "--snapshotter", snapshotter, ref, id, "/probe", "wait")
 	t.Cleanup(func() { c.stop(t, id) })
 }
 
 // stop takes a container away, if it is there.
-func (c *containerd) stop(t *testing.T, id string) {
+func (c *containerd) stop(t testing.TB, id string) {
 	t.Helper()
 	if !slices.Contains(strings.Fields(c.ctr(t, "container", "ls", "-q")), id) {
 		return
@@ -131,7 +138,7 @@ const bulk = 24 << 20
 
 // probeLayers are the layers of an image that has the probe, a lot of bytes that
 // only the report reads, and all that is odd, too.
-func probeLayers(t *testing.T, seed uint64) []imagetest.Layer {
+func probeLayers(t testing.TB, seed uint64) []imagetest.Layer {
 	t.Helper()
 	program, err := probe()
 	if err != nil {
@@ -168,7 +175,7 @@ func probeLayers(t *testing.T, seed uint64) []imagetest.Layer {
 }
 
 // probeImage pushes an image of probeLayers. Its layers take turns in the encodings.
-func (r *rig) probeImage(t *testing.T, name string, seed uint64, encodings ...imagetest.Encoding) (ref string, size int64) {
+func (r *rig) probeImage(t testing.TB, name string, seed uint64, encodings ...imagetest.Encoding) (ref string, size int64) {
 	t.Helper()
 	layers := probeLayers(t, seed)
 	blobs := make([]imagetest.Blob, len(layers))
@@ -187,7 +194,7 @@ func (r *rig) probeImage(t *testing.T, name string, seed uint64, encodings ...im
 }
 
 // views returns how many mounts of graze's containers there are on this node.
-func (r *rig) views(t *testing.T) (n int) {
+func (r *rig) views(t testing.TB) (n int) {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -202,7 +209,7 @@ func (r *rig) views(t *testing.T) (n int) {
 }
 
 // eventually waits until f holds.
-func eventually(t *testing.T, what string, f func() bool) {
+func eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

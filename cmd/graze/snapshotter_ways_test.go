@@ -138,6 +138,37 @@ func TestContainerdChain(t *testing.T) {
 	}
 }
 
+// TestContainerdUserNamespace runs a container whose root is nobody on the host.
+// The IDs of the image's files are mapped by its mounts.
+func TestContainerdUserNamespace(t *testing.T) {
+	containerds(t, func(t *testing.T, cfg containerdConfig) {
+		if cfg.bin == "" {
+			return // version 1 can't
+		}
+		r := startRig(t, cfg, "")
+		// Who enters the container's root file system must be able to get there.
+		for dir := r.ctd.dir; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
+			if err := os.Chmod(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ref, _ := r.probeImage(t, "mapped", 1, imagetest.Gzip(6))
+		r.pullLazily(t, ref)
+		r.ctd.ctr(t, "image", "pull", "--plain-http", "--snapshotter", "overlayfs", ref)
+		var out [2]string
+		for i, snapshotter := range []string{"graze", "overlayfs"} {
+			code := 0
+			out[i], code = r.ctd.runWith(t, []string{"--uidmap", "0:100000:65536", "--gidmap", "0:200000:65536", "--remap-labels"}, snapshotter, ref, snapshotter, "/probe")
+			if code != 7 {
+				t.Errorf("with %s the container ends with %d and prints\n%s", snapshotter, code, out[i])
+			}
+		}
+		if out[0] != out[1] || !strings.Contains(out[0], `"/etc/moved" 100644 0:0`) {
+			t.Errorf("the container prints\n%s\nand with overlayfs\n%s", out[0], out[1])
+		}
+	})
+}
+
 // ls returns the names in a folder.
 func ls(t *testing.T, dir string) (names []string) {
 	t.Helper()

@@ -29,6 +29,13 @@ func main() {
 		<-stop
 		return
 	}
+	if len(os.Args) > 1 && os.Args[1] == "read" {
+		if err := list(); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		return
+	}
 	if err := report(); err != nil {
 		fmt.Println(err)
 		os.Exit(1)
