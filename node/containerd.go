@@ -96,7 +96,13 @@ func hostsWithPort(cfg origin.Config) (list []string) {
 	list = append(list, cfg.PlainHTTPHosts...)
 	dirs, _ := os.ReadDir(cfg.HostsDir) // the client of registries reports errors
 	for _, d := range dirs {
-		list = append(list, d.Name())
+		name := d.Name()
+		if host, ok := strings.CutSuffix(name, "_"); ok && strings.Contains(host, "_") {
+			// "host_port_", for file systems without colons
+			port := strings.LastIndexByte(host, '_')
+			name = host[:port] + ":" + host[port+1:]
+		}
+		list = append(list, name)
 	}
 	return slices.DeleteFunc(list, func(host string) bool { return !strings.Contains(host, ":") })
 }
