@@ -29,7 +29,10 @@
 // cut at multiples of that from its beginning, so that equal files give equal
 // chunks. Smaller files are packed: a chunk runs from the data of one to the end
 // of the data of another, with the headers in between, as long as it stays
-// within the chunk size. What no chunk covers is headers and padding.
+// within the chunk size, and no file comes that begins a pack. That is told by its
+// name and size alone, and so about every quarter of the chunk size, so that layers
+// with the same files have the same packs wherever they have the same neighbours.
+// What no chunk covers is headers and padding.
 //
 // A span is about Config.SpanSize encoded bytes. Its chunks begin no earlier
 // than its first encoded byte, but the last one may end up to a chunk later than

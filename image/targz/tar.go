@@ -202,7 +202,7 @@ func (t *tarReader) data(hdr *tar.Header) error {
 	if stored == 0 {
 		return nil
 	}
-	if err := t.c.file(stored); err != nil {
+	if err := t.c.file(e.Name, stored); err != nil {
 		return err
 	}
 	t.skip = stored
