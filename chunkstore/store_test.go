@@ -280,6 +280,31 @@ func TestReopen(t *testing.T) {
 	}
 }
 
+// IDs ranges over all that is there, also when the store is used meanwhile.
+func TestIDs(t *testing.T) {
+	s := openTest(t, t.TempDir(), Config{})
+	want := make(map[chunk.ID]bool)
+	for i := range 200 {
+		v := chunk.SHA256.Name([]byte{byte(i), 1})
+		if err := s.Put(v); err != nil {
+			t.Fatal(err)
+		}
+		want[v.Ref().ID] = true
+	}
+	for id := range s.IDs() {
+		if !want[id] || !s.Has(id) {
+			t.Errorf("%s is not there, or comes twice", id)
+		}
+		delete(want, id)
+	}
+	if len(want) > 0 {
+		t.Errorf("%d chunks are missing", len(want))
+	}
+	for range s.IDs() {
+		break
+	}
+}
+
 func TestSection(t *testing.T) {
 	s := openTest(t, t.TempDir(), Config{})
 	v := put(t, s, 0, 1, 50_000)[0]

@@ -67,11 +67,7 @@ func (c directoryCluster) Tell(ctx context.Context, to chunk.PeerID, m directory
 	defer s.Close()
 	stop := context.AfterFunc(ctx, func() { s.Reset() })
 	defer stop()
-	p := binary.BigEndian.AppendUint64(make([]byte, 0, maxHolds), m.Start)
-	for _, key := range m.Keys {
-		p = binary.BigEndian.AppendUint64(p, uint64(key))
-	}
-	if _, err := s.Write(p); err != nil {
+	if _, err := s.Write(encodeHolds(m)); err != nil {
 		return err
 	}
 	if err := s.CloseWrite(); err != nil {
@@ -110,6 +106,15 @@ func readHolds(s network.Stream) (m directory.Message, err error) {
 		return m, err
 	}
 	return parseHolds(p)
+}
+
+// encodeHolds encodes a message.
+func encodeHolds(m directory.Message) []byte {
+	p := binary.BigEndian.AppendUint64(make([]byte, 0, keySize*(1+len(m.Keys))), m.Start)
+	for _, key := range m.Keys {
+		p = binary.BigEndian.AppendUint64(p, uint64(key))
+	}
+	return p
 }
 
 // parseHolds decodes a message.

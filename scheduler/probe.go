@@ -2,14 +2,14 @@ package scheduler
 
 import (
 	"slices"
-	"time"
 
 	"graze/chunk"
 )
 
-// youth is how long after its start a node without a directory asks those next in
-// line before it asks the origin: they have stood in for it while it was away.
-const youth = 10 * time.Minute
+// youth is how long after its start a node asks those next in line before it asks
+// the origin: they have stood in for it while it was away, and who holds what may
+// not have got around yet.
+const youth = settleTime
 
 // probes reports whether others are to be asked for f's chunks before the
 // origin, and makes f ready for that.
@@ -20,7 +20,7 @@ func (st *state) probes(f *fetch) bool {
 	f.probed = true
 	t := st.aim(&f.span)
 	route := &Route{Former: slices.Clone(t.route.Former), Cluster: t.route.Cluster, Outside: t.route.Outside, Epoch: t.route.Epoch}
-	if st.directory == nil && (st.young.IsZero() || st.now.Before(st.young)) {
+	if st.young.IsZero() || st.now.Before(st.young) {
 		for _, id := range t.route.Cluster[:min(len(t.route.Cluster), 3)] {
 			if !slices.Contains(route.Former, id) {
 				route.Former = append(route.Former, id)

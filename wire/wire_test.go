@@ -63,6 +63,7 @@ func TestRequestRoundTrip(t *testing.T) {
 	}{
 		{"everything", full()},
 		{"only digests", many(1)},
+		{"find", &Request{Mode: Find, Items: many(2).Items}},
 		{"most items", many(MaxItems)},
 	}
 	for _, tt := range tests {
@@ -133,6 +134,7 @@ func TestRequestCheck(t *testing.T) {
 		{"negative deadline", func(q *Request) { q.Deadline = -1 }, "deadline"},
 		{"long deadline", func(q *Request) { q.Deadline = MaxDeadline + 1 }, "deadline"},
 		{"no mode", func(q *Request) { q.Mode = 0 }, "unknown mode"},
+		{"another mode", func(q *Request) { q.Mode = Find + 1 }, "unknown mode"},
 		{"level", func(q *Request) { q.Level = 2 }, "level"},
 		{"long way", func(q *Request) { q.Via = make([]chunk.PeerID, MaxVia+1) }, "passed it on"},
 		{"no peer id", func(q *Request) { q.Via[0] = "" }, "peer id"},
