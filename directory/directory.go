@@ -46,7 +46,7 @@ type Message struct {
 type Config struct {
 	// Limit is the most chunks that are known; default 262,144.
 	Limit int
-	// Interval is how long what is to be told is collected; default 1 s.
+	// Interval is how long what is to be told is collected; default 2 s.
 	Interval time.Duration
 	// Settle is how long the members must not have changed before the keepers
 	// that are new are told of all that the node has; default 5 s.
@@ -63,7 +63,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.Limit = 1 << 18
 	}
 	if c.Interval == 0 {
-		c.Interval = time.Second
+		c.Interval = 2 * time.Second
 	}
 	if c.Settle == 0 {
 		c.Settle = 5 * time.Second

@@ -144,7 +144,7 @@ func TestKeepersAreTold(t *testing.T) {
 		for _, id := range list {
 			all["a"].Got(id)
 		}
-		time.Sleep(2 * time.Second)
+		time.Sleep(3 * time.Second)
 		for _, id := range list {
 			c.knows(id, "a", t)
 		}

@@ -24,8 +24,8 @@
 // # Limits
 //
 // A Directory knows [Config.Limit] chunks, four holders of each at most, and
-// forgets those first that were not heard of or asked for lately. That takes 25 to
-// 50 bytes a chunk. What is told is collected for [Config.Interval]; of what can't
+// forgets those first that were not heard of or asked for lately. That takes 23 to
+// 40 bytes a chunk. What is told is collected for [Config.Interval]; of what can't
 // be sent within that time the most is dropped, and told again when the node goes
 // through all that it has.
 //
