@@ -67,10 +67,14 @@
 // the node acts as the home itself. So a node that is cut off from all others
 // still reads. chaos/sim checks all this over random views and crashes.
 //
-// Before a cluster home asks the origin, it asks those that were home until
-// lately and, in its first minutes, those next in line, for what they hold. Then
-// it asks nodes outside the cluster, if any are known to hold the image; and all
-// of them again when the origin did not answer.
+// Before a cluster home asks the origin, it asks a keeper of each chunk, by the
+// [Directory], who is said to hold it, wherever that lies: what it is told is a
+// hint, and whoever is often wrong is not believed for a while. Then it asks those
+// that were home until lately and, in its first seconds, those next in line, for
+// what they hold; then nodes outside the cluster, if any are known to hold the
+// image; and all of them again when the origin did not answer. A holder that has
+// no time is waited for, up to a bound: the bytes are in the cluster already.
+// None of these waits for anything, so it does not matter who asks whom.
 // Whoever fetches a span from the origin keeps all its chunks, and goes on when
 // those who asked have left.
 //
