@@ -80,7 +80,8 @@ func (n *Node) findByPeers(ctx context.Context, q lookup) (*finding, error) {
 	case !errors.Is(err, chunk.ErrUnavailable):
 		return nil, err
 	}
-	if known := n.newest(n.lastFound(q), n.askKnown(ctx, q, n.others(q))); known != nil {
+	asked := append(n.others(q), n.beyond(ctx, q.image())...)
+	if known := n.newest(n.lastFound(q), n.askKnown(ctx, q, asked)); known != nil {
 		return n.lastKnown(known, err)
 	}
 	return nil, err

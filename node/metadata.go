@@ -139,12 +139,12 @@ func (n *Node) onBlobNotice(ctx context.Context, src *blobSource) error {
 	return err
 }
 
-// fromHolders returns a blob from any member that has it: its homes are asked
-// first, then some others.
+// fromHolders returns a blob from any node that has it: its homes are asked first,
+// then some other members, then nodes outside the pool.
 func (n *Node) fromHolders(ctx context.Context, src blobSource) ([]byte, error) {
 	view := n.members.dht.View()
 	list := view.ClusterHomes(blobKey(src.Digest), dht.MaxHomes)
-	list = appendOthers(list, view, uint64(blobKey(src.Digest)), maxAskedHolders)
+	list = append(appendOthers(list, view, uint64(blobKey(src.Digest)), maxAskedHolders), n.beyond(ctx, src.image)...)
 	for _, m := range list {
 		if m.ID == n.members.host.ID() {
 			continue

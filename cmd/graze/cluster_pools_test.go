@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	"graze/node"
@@ -41,8 +42,14 @@ func TestClusterPools(t *testing.T) {
 	t.Run("registry dead", func(t *testing.T) {
 		img := c.reg.publish(t, "dead", clusterLayers("dead", sized(4<<20)))
 		c.announced(t, ctx, first, img)
-		mountAll(t, ctx, second, img)
+		s, err := first[0].stats(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
 		c.reg.stop()
+		repository := strings.TrimSuffix(img.ref, ":1")
+		img.ref = repository + "@" + string(s.Mounts[0].Digest)
+		mountAll(t, ctx, second, img)
 		readAll(t, ctx, second, img)
 	})
 }
