@@ -32,12 +32,14 @@ func TestMain(m *testing.M) {
 	if os.Getenv(runEnv) != "" {
 		main()
 	}
-	if settings := os.Getenv(liarEnv); settings != "" {
-		if err := runLiar(settings); err != nil {
-			fmt.Fprintln(os.Stderr, "liar:", err)
-			os.Exit(1)
+	for env, run := range map[string]func(settings string) error{liarEnv: runLiar, strangerEnv: runStranger} {
+		if settings := os.Getenv(env); settings != "" {
+			if err := run(settings); err != nil {
+				fmt.Fprintln(os.Stderr, env, err)
+				os.Exit(1)
+			}
+			os.Exit(0)
 		}
-		os.Exit(0)
 	}
 	code := m.Run()
 	if dir := plainBinary.dir; dir != "" {
