@@ -20,17 +20,17 @@ type Target struct {
 }
 
 // connect makes a link to a node, by libp2p if its bulk listener can't be
-// reached.
-func (h *Host) connect(ctx context.Context, to Target) (*link, error) {
+// reached. One for lower classes receives by a short buffer.
+func (h *Host) connect(ctx context.Context, to Target, lower bool) (*link, error) {
 	id, err := p2ppeer.Decode(string(to.ID))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %.80q is no peer id", ErrUnreachable, string(to.ID))
 	}
 	var direct error
 	if to.Addr != "" && !h.detours.active(to, time.Now()) {
-		l, err := h.connectDirect(ctx, to.Addr, id)
+		l, err := h.connectDirect(ctx, to.Addr, id, lower)
 		if err == nil {
-			return h.opened(l, to.Addr)
+			return h.opened(l, to.Addr, lower)
 		}
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -56,12 +56,12 @@ func (h *Host) connect(ctx context.Context, to Target) (*link, error) {
 			f(to.ID, direct)
 		}
 	}
-	return h.opened(newLink(streamTransport{s}, Stream, to.ID), to.Addr)
+	return h.opened(newLink(streamTransport{s}, Stream, to.ID), to.Addr, lower)
 }
 
 // opened enters a link that this node made.
-func (h *Host) opened(l *link, addr string) (*link, error) {
-	l.addr = addr
+func (h *Host) opened(l *link, addr string, lower bool) (*link, error) {
+	l.addr, l.lower = addr, lower
 	if !h.enter(l) {
 		l.Close()
 		return nil, ErrClosed
@@ -69,11 +69,14 @@ func (h *Host) opened(l *link, addr string) (*link, error) {
 	return l, nil
 }
 
-func (h *Host) connectDirect(ctx context.Context, addr string, id p2ppeer.ID) (*link, error) {
+func (h *Host) connectDirect(ctx context.Context, addr string, id p2ppeer.ID, lower bool) (*link, error) {
 	dial, cancel := context.WithTimeout(ctx, h.cfg.Dial)
 	defer cancel()
 	var d net.Dialer
 	d.KeepAliveConfig = keepAlive
+	if lower {
+		d.Control = shortBuffer
+	}
 	conn, err := d.DialContext(dial, "tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnreachable, err)

@@ -38,6 +38,10 @@
 // and level 1. Within a lane, urgent classes go first, and the last connection
 // is kept for those that a reader waits for.
 //
+// Bodies that a reader waits for are sent before the pieces of others, for a tenth
+// of a second each at most. The others have connections with short buffers, so
+// that little of them is on its way when a reader's body comes, at either end.
+//
 // A server bounds connections, requests, bytes being sent and upload rate; what
 // exceeds the number of requests is answered Busy. While it has nothing to send
 // it says so every second, so that a client can tell a long wait from a dead

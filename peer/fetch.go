@@ -7,6 +7,7 @@ import (
 	"io"
 	"time"
 
+	"graze/chunk"
 	"graze/wire"
 )
 
@@ -67,7 +68,7 @@ func (x *exchange) fetch(ctx context.Context, to Target) error {
 		}
 		used := l != nil
 		if !used {
-			if l, err = h.connect(ctx, to); err != nil {
+			if l, err = h.connect(ctx, to, x.req.Class != chunk.Demand); err != nil {
 				h.pool.leave(to.ID, laneOf(x.req), nil, time.Time{})
 				return err
 			}

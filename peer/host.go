@@ -33,6 +33,7 @@ type Host struct {
 	gate       gate
 	window     *window
 	pacer      *pacer
+	precedence precedence
 	tally      tally
 	handshakes chan struct{} // holds one for each connection that has proven nothing
 

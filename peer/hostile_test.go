@@ -262,7 +262,7 @@ func TestReplay(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			before := server.Stats().Violations[KindProtocol]
-			l, err := client.connect(t.Context(), server.target())
+			l, err := client.connect(t.Context(), server.target(), false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -471,7 +471,7 @@ func TestLyingClient(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			eachWay(t, s, func(c *Config) { c.Stall = 200 * time.Millisecond }, func(t *testing.T, client, server *node, to Target) {
-				l, err := client.connect(t.Context(), to)
+				l, err := client.connect(t.Context(), to, false)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -517,7 +517,7 @@ func TestLoop(t *testing.T) {
 func TestSlowReader(t *testing.T) {
 	s := newShelf(t, chunk.MaxSize, chunk.MaxSize-1, chunk.MaxSize-2, chunk.MaxSize-3, 1000)
 	eachWay(t, s, func(c *Config) { c.Stall, c.MinRate = 300*time.Millisecond, 1<<30 }, func(t *testing.T, client, server *node, to Target) {
-		l, err := client.connect(t.Context(), to)
+		l, err := client.connect(t.Context(), to, false)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -304,7 +304,7 @@ func TestTooManyConnections(t *testing.T) {
 	eachWay(t, s, func(c *Config) { c.Limits.PeerConns = 2 }, func(t *testing.T, client, server *node, to Target) {
 		var links []*link
 		for range 2 {
-			l, err := client.connect(t.Context(), to)
+			l, err := client.connect(t.Context(), to, false)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -60,13 +60,14 @@ func (s streamTransport) Close() error { return s.Reset() }
 // goroutine.
 type link struct {
 	transport
-	r    *bufio.Reader
-	tcp  *net.TCPConn // in plain: what bodies are sent to by sendfile
-	out  *batch       // encrypted: what gathers records
-	seal *seal        // in plain: nil elsewhere, where the way protects frames
-	peer chunk.PeerID
-	way  Way
-	addr string // client: where it was dialled; the bulk address of the peer
+	r     *bufio.Reader
+	tcp   *net.TCPConn // in plain: what bodies are sent to by sendfile
+	out   *batch       // encrypted: what gathers records
+	seal  *seal        // in plain: nil elsewhere, where the way protects frames
+	peer  chunk.PeerID
+	way   Way
+	lower bool   // client: it receives by a short buffer
+	addr  string // client: where it was dialled; the bulk address of the peer
 
 	idleSince time.Time // client: guarded by pool.mu
 	ended     func()    // called once, by the first Close

@@ -88,7 +88,7 @@ func (p *pool) enter(ctx context.Context, id chunk.PeerID, addr string, n int, c
 		p.leaveLocked(id, q, n)
 		return nil, ErrClosed
 	}
-	return q.popIdleLocked(addr), nil
+	return q.popIdleLocked(addr, class != chunk.Demand), nil
 }
 
 // mustYield reports whether somebody as urgent as class, or more so, waits.
@@ -121,18 +121,28 @@ func (p *pool) wait(ctx context.Context, id chunk.PeerID, q *portion, n int, cla
 	return context.Cause(ctx)
 }
 
-// popIdleLocked returns the connection to addr that was used last. Those to an
-// address that the peer had before are closed.
-func (q *portion) popIdleLocked(addr string) *link {
-	for len(q.idle) > 0 {
-		l := q.idle[len(q.idle)-1]
-		q.idle = q.idle[:len(q.idle)-1]
-		if l.addr == addr {
-			return l
+// popIdleLocked returns the connection to addr that was used last. One for lower
+// classes does for a reader too, which need not wait for a new one then. Those to
+// an address that the peer had before are closed.
+func (q *portion) popIdleLocked(addr string, lower bool) *link {
+	q.idle = slices.DeleteFunc(q.idle, func(l *link) bool {
+		if l.addr != addr {
+			l.Close()
 		}
-		l.Close()
+		return l.addr != addr
+	})
+	best := -1
+	for i, l := range q.idle {
+		if l.lower == lower || !lower && (best < 0 || q.idle[best].lower) {
+			best = i
+		}
 	}
-	return nil
+	if best < 0 {
+		return nil
+	}
+	l := q.idle[best]
+	q.idle = slices.Delete(q.idle, best, best+1)
+	return l
 }
 
 // leave ends a turn; l, if it is not nil, is kept for later.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -66,13 +65,13 @@ func (w *Responder) Bytes(item, part int, s Section) error {
 // Data answers with a chunk that is in memory. It does not keep p.
 func (w *Responder) Data(item, part int, p []byte) error {
 	return w.body(item, part, int64(len(p)), func(l *link) error {
-		for piece := range slices.Chunk(p, sendPiece) {
-			w.patient(l, int64(len(piece)))
-			n, err := l.Write(piece)
+		for len(p) > 0 {
+			n, err := l.Write(p[:w.next(l, int64(len(p)))])
 			w.wrote(n)
 			if err != nil {
 				return err
 			}
+			p = p[n:]
 		}
 		return nil
 	})
@@ -100,6 +99,8 @@ func (w *Responder) body(item, part int, n int64, send func(*link) error) error 
 		return err
 	}
 	defer w.host.window.leave(w.class, n)
+	w.host.precedence.begin(w.class)
+	defer w.host.precedence.end(w.class)
 	return w.send(&wire.Answer{Item: item, Part: part, Status: wire.Bytes, Size: int32(n)}, send)
 }
 
@@ -152,6 +153,17 @@ func (w *Responder) writeLocked(frame []byte, body func(*link) error) error {
 // patient gives the client the time to take n more bytes.
 func (w *Responder) patient(l *link, n int64) {
 	l.SetWriteDeadline(time.Now().Add(w.host.cfg.patience(n)))
+}
+
+// next implements meter.
+func (w *Responder) next(l *link, left int64) int64 {
+	n := min(sendPiece, left)
+	if w.class != chunk.Demand {
+		n = min(lowerPiece, left)
+		w.host.precedence.yield(w.ctx, w.class)
+	}
+	w.patient(l, n)
+	return n
 }
 
 // wrote notes that n bytes of a body were handed to the system. The caller holds

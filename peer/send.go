@@ -8,16 +8,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sendPiece is how many bytes are given to the system at a time; for each the
+// sendPiece is the most bytes that are given to the system at a time; for each the
 // client gets its time anew.
 const sendPiece = 256 << 10
 
 var pieces = sync.Pool{New: func() any { b := make([]byte, sendPiece); return &b }}
 
-// A meter is told of each piece of a body: its size before it is sent, and how
-// much of it was.
+// A meter is asked before each piece of a body, and told how much of it was sent.
 type meter interface {
-	patient(l *link, n int64)
+	// next waits until a piece may be sent of what is left of the body, and
+	// returns its size.
+	next(l *link, left int64) int64
 	wrote(n int)
 }
 
@@ -29,11 +30,10 @@ func sendSection(l *link, s Section, m meter) error {
 	buf := pieces.Get().(*[]byte)
 	defer pieces.Put(buf)
 	for off := int64(0); off < s.Len(); {
-		p := (*buf)[:min(sendPiece, s.Len()-off)]
+		p := (*buf)[:m.next(l, s.Len()-off)]
 		if _, err := s.File().ReadAt(p, s.Offset()+off); err != nil {
 			return fmt.Errorf("read the chunk to send: %w", err)
 		}
-		m.patient(l, int64(len(p)))
 		n, err := l.Write(p)
 		m.wrote(n)
 		if err != nil {
@@ -57,8 +57,7 @@ func sendfile(l *link, s Section, m meter) error {
 	}
 	off := s.Offset()
 	for end := off + s.Len(); off < end; {
-		piece := min(sendPiece, end-off)
-		m.patient(l, piece)
+		piece := m.next(l, end-off)
 		var n int
 		var serr error
 		cerr := from.Control(func(in uintptr) {

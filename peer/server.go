@@ -87,6 +87,7 @@ func (h *Host) serve(ctx context.Context, l *link) {
 		return
 	}
 	defer h.dismiss(l)
+	l.limitUnsent()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { l.Close() })()
