@@ -101,7 +101,18 @@
 // reaches the origin. A chunk that was asked for as a prefetch is asked for again
 // as a reader's when one waits for it.
 //
-// The registry's budget is the cluster's: each node keeps to its share.
+// The registry's budget is the cluster's: each node keeps to its share. Runs that no
+// reader waits for are few, and pause when the registry is slower than it can be:
+// all nodes share its link.
+//
+// # Links
+//
+// What no reader waits for must not fill the links of those who do. While a
+// reader's transfer is under way at a node, and a moment longer, only few other
+// bodies are read at a time; those that are not read stop coming when the buffers
+// of their connections are full. Package peer does the same where chunks are sent.
+// Nothing waits for a turn for more than a tenth of a second, so this can't have
+// nodes wait for each other.
 //
 // # Limits
 //

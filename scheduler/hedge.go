@@ -20,7 +20,7 @@ const (
 	maxRecentTimes = 2048
 	// promoteAfter is how long a reader waits for a chunk that was asked for as a
 	// prefetch, before it is asked for as the reader's.
-	promoteAfter = 2 * minHedge
+	promoteAfter = time.Millisecond
 	// hedgeShare is how many second requests there may be for each first one,
 	// and hedgeBurst how many may be saved up.
 	hedgeShare = 0.05

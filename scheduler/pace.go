@@ -9,9 +9,19 @@ import (
 const (
 	// paceUnit is how many bytes the time of a run is counted for.
 	paceUnit = 256 << 10
-	// paceSlack is how many times as long as at its best a run may take before
-	// there are too many.
+	// A run may take paceSlack times as long as at its best, and paceRTT more,
+	// before there are too many.
 	paceSlack = 3
+	paceRTT   = 20 * time.Millisecond
+	// firstPace is how many runs all nodes of a cluster begin with together, and
+	// begin with again after paceIdle without any: what they start at the same
+	// moment, none of them can foresee.
+	leastPace = 8
+	paceIdle  = 2 * time.Second
+	// readerPace is how many runs all nodes have together at most while readers'
+	// runs come to this node, and paceIdle longer. Where queues drop what they have
+	// no room for, a few long transfers are enough to starve a short one.
+	readerPace = 2
 	// maxPace is the most runs; limits of slots are lower.
 	maxPace = 64
 )
@@ -19,28 +29,63 @@ const (
 // A pace says how many runs that no reader waits for should be at the origin at
 // a time. All nodes of a cluster ask the same registry: what one has waiting
 // there delays the readers of the others. So it falls when runs take long, and
-// rises slowly when they don't.
+// rises slowly when they don't. It may be less than one run: then there are pauses
+// between them.
 type pace struct {
-	window float64
+	window float64       // 0: no run has started yet, or the node is by itself
 	best   time.Duration // for paceUnit bytes; it rises slowly
+	next   time.Time     // when the next run may start
+	latest time.Time     // when the last one started
+	reader time.Time     // when the last run started that a reader waits for
 }
 
-// observe notes that a run of n bytes took d.
-func (p *pace) observe(n int64, d time.Duration) {
+// observe notes that a run of n bytes took d. This node has the given share of
+// what the cluster asks the origin for.
+func (p *pace) observe(n int64, d time.Duration, share float64) {
 	d = time.Duration(float64(d) * paceUnit / float64(max(n, paceUnit)))
 	if p.best == 0 || d < p.best {
 		p.best = d
 	}
 	p.best += p.best / 256
-	if d > paceSlack*p.best+maxRTT {
-		p.window = max(1, p.window*0.7)
+	if p.window == 0 {
+		return
+	}
+	if d > paceSlack*p.best+paceRTT {
+		p.window = max(min(leastPace*share, 1), p.window*0.7)
 	} else {
-		p.window = min(maxPace, p.window+1/p.window)
+		p.window = min(maxPace, p.window+min(1/p.window, p.window/2))
 	}
 }
 
-// maxRTT is added to what a run may take: round trips vary.
-const maxRTT = 20 * time.Millisecond
+// wait returns how long it takes until a run of class c may start.
+func (p *pace) wait(now time.Time, c chunk.Class) time.Duration {
+	if c < chunk.Prefetch {
+		return 0
+	}
+	return max(0, p.next.Sub(now))
+}
+
+// started notes that a run of n bytes of class c starts.
+func (p *pace) started(now time.Time, c chunk.Class, n int64, share float64) {
+	if c < chunk.Prefetch {
+		if c == chunk.Demand {
+			p.reader = now
+		}
+		return
+	}
+	if first := min(leastPace*share, 2); p.window == 0 || p.window > first && now.Sub(p.latest) > paceIdle {
+		p.window = first
+	}
+	p.latest = now
+	window := p.window
+	if now.Sub(p.reader) < paceIdle {
+		window = min(window, readerPace*share)
+	}
+	if window < 1 {
+		took := float64(p.best) * float64(max(n, paceUnit)) / paceUnit
+		p.next = now.Add(time.Duration(took / window))
+	}
+}
 
 // slots returns how many of limit slots class c may use.
 func (p *pace) slots(c chunk.Class, limit int) int {

@@ -34,21 +34,31 @@ func TestBucket(t *testing.T) {
 }
 
 func TestPace(t *testing.T) {
-	p := pace{window: 2}
+	p := pace{best: 30 * time.Millisecond}
+	p.started(t0, chunk.Prefetch, paceUnit, 1)
 	for range 100 {
-		p.observe(paceUnit, 30*time.Millisecond)
+		p.observe(paceUnit, 30*time.Millisecond, 1)
 	}
 	if n := p.slots(chunk.Prefetch, 8); n != 8 {
 		t.Errorf("a fast origin gives %d slots", n)
 	}
-	for range 20 {
-		p.observe(2*paceUnit, time.Second)
+	for range 40 {
+		p.observe(2*paceUnit, time.Second, 1.0/16)
 	}
 	if n := p.slots(chunk.Backfill, 8); n != 1 {
 		t.Errorf("a slow origin gives %d slots", n)
 	}
 	if n := p.slots(chunk.Demand, 8); n != 8 {
 		t.Errorf("readers get %d slots", n)
+	}
+	// A window of half a run is one run and a pause of the same length.
+	p.started(t0, chunk.Backfill, 2*paceUnit, 1.0/16)
+	took := 2 * p.best
+	if d := p.wait(t0.Add(took), chunk.Prefetch); d.Round(time.Millisecond) != took.Round(time.Millisecond) {
+		t.Errorf("after a run of %v there is a pause of %v", took, d)
+	}
+	if d := p.wait(t0, chunk.Demand); d != 0 {
+		t.Errorf("readers wait %v", d)
 	}
 }
 
@@ -164,7 +174,7 @@ func TestUploadsFollowTheLink(t *testing.T) {
 		u.enter(0, ref, chunk.Demand, now)
 		begin := now
 		now = now.Add(time.Second)
-		u.leave(0, ref, begin, now, true)
+		u.leave(0, ref, chunk.Demand, begin, now, true)
 	}
 	if n := u.flow[0].limit; n > 2*minUploads {
 		t.Errorf("%d bytes are sent at a time over a slow link", n)
@@ -191,13 +201,13 @@ func TestHoldersAreBounded(t *testing.T) {
 		c.peers[peer] = nil
 		u.gave(id, peer, t0)
 	}
-	near, _ := u.holders(0, id, "n999")
+	near, _ := u.holders(0, id, chunk.Demand, "n999")
 	if len(near) != MaxHolders || slices.Contains(near, "n999") {
 		t.Errorf("holders %v", near)
 	}
 	delete(c.peers, near[0]) // no member any more
 	for range 100 {
-		if again, _ := u.holders(0, id, "n1"); slices.Contains(again, near[0]) {
+		if again, _ := u.holders(0, id, chunk.Demand, "n1"); slices.Contains(again, near[0]) {
 			t.Fatal("a node is named that is no member")
 		}
 	}

@@ -132,7 +132,7 @@ func (t *transfer) receive(ctx context.Context, spans []chunk.Span, window []byt
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stall := fmt.Errorf("%w: no bytes for %v", chunk.ErrUnavailable, s.cfg.StallTimeout)
-	src := &source{run: t.run, gate: &s.gate, counters: &s.counters, want: n, patience: s.cfg.StallTimeout}
+	src := &source{ctx: ctx, run: t.run, gate: &s.gate, intake: &s.intake, counters: &s.counters, want: n, patience: s.cfg.StallTimeout}
 	src.timer = time.AfterFunc(src.patience, func() { cancel(stall) })
 	defer src.timer.Stop()
 
@@ -331,9 +331,11 @@ func (s *Scheduler) await(ctx context.Context, q *request) error {
 
 // A source counts and paces what a decoder reads of a transfer.
 type source struct {
+	ctx      context.Context
 	body     io.Reader
 	run      *run
 	gate     *gate
+	intake   *intake
 	counters *counters
 	want     int64 // bytes still to come
 	patience time.Duration
@@ -343,6 +345,14 @@ type source struct {
 
 func (s *source) class() chunk.Class { return chunk.Class(s.run.class.Load()) }
 
+// readPiece reads some of the body when it is its turn.
+func (s *source) readPiece(p []byte) (int, error) {
+	if s.intake.enter(s.ctx, s.class()) {
+		defer s.intake.leave()
+	}
+	return s.body.Read(p)
+}
+
 // Read implements io.Reader. Others may compute while it waits.
 func (s *source) Read(p []byte) (int, error) {
 	if s.want == 0 {
@@ -350,7 +360,7 @@ func (s *source) Read(p []byte) (int, error) {
 	}
 	s.gate.leave()
 	s.timer.Reset(s.patience)
-	n, err := s.body.Read(p[:min(int64(len(p)), s.want)])
+	n, err := s.readPiece(p[:min(int64(len(p)), s.want, intakePiece)])
 	s.timer.Stop()
 	s.gate.enter(s.class())
 	s.want -= int64(n)

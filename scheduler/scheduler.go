@@ -178,6 +178,7 @@ type Scheduler struct {
 	cfg      Config
 
 	gate     gate
+	intake   intake
 	uploads  *uploads
 	counters counters
 	recent   recent

@@ -76,7 +76,6 @@ func newClustered(cfg *Config) clustered {
 	c.peers.all = make(map[chunk.PeerID]*peer)
 	c.callLimit = limits(cfg.Calls)
 	c.hedging.tokens = 1
-	c.pace.window = 2
 	return c
 }
 

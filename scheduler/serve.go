@@ -326,7 +326,7 @@ func (sv *serving) admit(item, part int, p []byte) error {
 // giveUp takes back what was admitted and will not be sent.
 func (sv *serving) giveUp() {
 	for _, o := range sv.outbox {
-		sv.s.uploads.leave(sv.flow, o.ref, o.since, time.Now(), false)
+		sv.s.uploads.leave(sv.flow, o.ref, sv.req.Class, o.since, time.Now(), false)
 	}
 }
 
@@ -334,12 +334,12 @@ func (sv *serving) giveUp() {
 func (sv *serving) send(o outgoing) error {
 	s := sv.s
 	if sv.req.Class != chunk.Demand && s.uploads.lately(o.ref.ID, sv.from, time.Now()) {
-		s.uploads.leave(sv.flow, o.ref, o.since, time.Now(), false)
+		s.uploads.leave(sv.flow, o.ref, sv.req.Class, o.since, time.Now(), false)
 		s.counters.serve.busy.Add(1)
 		return sv.w.Answer(&PeerAnswer{Item: o.item, Part: o.part, Status: StatusBusy, Wait: justNow})
 	}
 	sent, err := sv.bytes(o.item, o.part, o.ref, o.p)
-	s.uploads.leave(sv.flow, o.ref, o.since, time.Now(), sent && err == nil)
+	s.uploads.leave(sv.flow, o.ref, sv.req.Class, o.since, time.Now(), sent && err == nil)
 	switch {
 	case err != nil:
 		return err
@@ -381,7 +381,7 @@ func (sv *serving) bytes(item, part int, ref chunk.Ref, p []byte) (sent bool, er
 // redirect names others who have the chunk, or asks for patience.
 func (sv *serving) redirect(item, part int, id chunk.ID) error {
 	a := &PeerAnswer{Item: item, Part: part, Status: StatusRedirect}
-	a.Holders, a.Wait = sv.s.uploads.holders(sv.flow, id, sv.from)
+	a.Holders, a.Wait = sv.s.uploads.holders(sv.flow, id, sv.req.Class, sv.from)
 	if len(a.Holders) == 0 {
 		a.Status = StatusBusy
 		sv.s.counters.serve.busy.Add(1)

@@ -404,6 +404,10 @@ func (st *state) nextOf(i int) *run {
 			st.makeRoom(i, c)
 			return nil
 		}
+		if d := st.pace.wait(st.now, c); d > 0 {
+			st.timers.set(nil, st.now.Add(d), timerWake)
+			return nil
+		}
 		if !st.originOpen() {
 			return nil
 		}
@@ -421,6 +425,9 @@ func (st *state) nextOf(i int) *run {
 		lane.running++
 		st.hold(memory)
 		st.charge(r)
+		if st.cluster != nil {
+			st.pace.started(st.now, chunk.Class(r.class.Load()), r.asked, st.share())
+		}
 		return r
 	}
 	return nil
@@ -467,7 +474,7 @@ func (st *state) release(r *run) {
 	st.running = slices.DeleteFunc(st.running, func(x *run) bool { return x == r })
 	st.lanes[r.lane].running--
 	if st.cluster != nil && r.asked > 0 && !r.failed {
-		st.pace.observe(r.asked, st.now.Sub(r.begun))
+		st.pace.observe(r.asked, st.now.Sub(r.begun), st.share())
 	}
 	st.memory -= r.memory
 }

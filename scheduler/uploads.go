@@ -39,12 +39,24 @@ type uploads struct {
 	flow  [2]uploadFlow             // to members of the rack and others, and to rack homes; guarded by mu
 	given lru[chunk.ID, *receivers] // guarded by mu
 	// sending counts who is being sent a chunk now; guarded by mu.
-	sending map[chunk.ID]int
+	sending map[chunk.ID]perClass
+}
+
+// A perClass is a sum for each class.
+type perClass [chunk.NumClasses]int64
+
+// upTo returns the sum of all that is as urgent as c, or more so. What is less
+// urgent does not count: it is sent later.
+func (p *perClass) upTo(c chunk.Class) (sum int64) {
+	for _, n := range p[:c+1] {
+		sum += n
+	}
+	return sum
 }
 
 // An uploadFlow measures what is sent to one kind of requester.
 type uploadFlow struct {
-	active int64 // bytes that are being sent
+	active perClass // bytes that are being sent
 	limit  int64
 	step   time.Time // when the current step began
 	sent   int64     // in this step
@@ -63,7 +75,7 @@ type receiver struct {
 }
 
 func newUploads(cfg *Config) *uploads {
-	u := &uploads{self: cfg.Cluster, most: cfg.Uploads, sending: make(map[chunk.ID]int)}
+	u := &uploads{self: cfg.Cluster, most: cfg.Uploads, sending: make(map[chunk.ID]perClass)}
 	u.given.limit = maxGiven
 	for i := range u.flow {
 		u.flow[i].limit = min(firstUploads, cfg.Uploads)
@@ -85,31 +97,36 @@ func flowOf(req *PeerRequest) int {
 func (u *uploads) enter(flow int, ref chunk.Ref, class chunk.Class, now time.Time) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	id, n := ref.ID, int64(ref.Size)
+	n := int64(ref.Size)
 	f := &u.flow[flow]
 	limit := f.limit * int64(chunk.NumClasses-class) / chunk.NumClasses
-	if f.active > 0 && f.active+n > limit || u.sending[id] >= maxSending && f.active > f.limit/4 {
+	active, sending := f.active.upTo(class), u.sending[ref.ID]
+	if active > 0 && active+n > limit || sending.upTo(class) >= maxSending && active > f.limit/4 {
 		f.scarce = true
 		return false
 	}
-	if f.active == 0 {
+	if f.active == (perClass{}) {
 		f.step, f.sent, f.scarce = now, 0, false
 	}
-	f.active += n
-	u.sending[id]++
+	f.active[class] += n
+	sending[class]++
+	u.sending[ref.ID] = sending
 	return true
 }
 
 // leave notes that a chunk that has waited since begin was sent, or not.
-func (u *uploads) leave(flow int, ref chunk.Ref, begin, now time.Time, ok bool) {
+func (u *uploads) leave(flow int, ref chunk.Ref, class chunk.Class, begin, now time.Time, ok bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	id, n := ref.ID, int64(ref.Size)
+	n := int64(ref.Size)
 	f := &u.flow[flow]
-	if u.sending[id]--; u.sending[id] == 0 {
-		delete(u.sending, id)
+	sending := u.sending[ref.ID]
+	if sending[class]--; sending == (perClass{}) {
+		delete(u.sending, ref.ID)
+	} else {
+		u.sending[ref.ID] = sending
 	}
-	f.active -= n
+	f.active[class] -= n
 	if ok {
 		f.sent += n
 	}
@@ -125,7 +142,7 @@ func (u *uploads) leave(flow int, ref chunk.Ref, begin, now time.Time, ok bool) 
 		fits := int64(float64(f.sent) * float64(uploadTime) / float64(d))
 		f.limit = min(max(fits, f.limit*3/4, minUploads), u.most)
 	}
-	f.step, f.sent, f.scarce = now, 0, f.active >= f.limit
+	f.step, f.sent, f.scarce = now, 0, f.active.upTo(chunk.NumClasses-1) >= f.limit
 }
 
 // gave notes that a node was given a chunk.
@@ -160,10 +177,10 @@ func (u *uploads) lately(id chunk.ID, to chunk.PeerID, now time.Time) bool {
 // holders returns some nodes that were given a chunk, in random order: those in
 // the rack of the one who asks, and others only if there are hardly any. wait is
 // how long it may take until this node has time.
-func (u *uploads) holders(flow int, id chunk.ID, asks chunk.PeerID) (near []chunk.PeerID, wait time.Duration) {
+func (u *uploads) holders(flow int, id chunk.ID, class chunk.Class, asks chunk.PeerID) (near []chunk.PeerID, wait time.Duration) {
 	u.mu.Lock()
 	f := &u.flow[flow]
-	wait = max(minWait, time.Duration(float64(uploadTime/2)*min(1, float64(f.active)/float64(f.limit))))
+	wait = max(minWait, time.Duration(float64(uploadTime/2)*min(1, float64(f.active.upTo(class))/float64(f.limit))))
 	var ring [maxReceivers]receiver
 	if r := u.given.get(id); r != nil {
 		ring = (*r).ring
