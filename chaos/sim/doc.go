@@ -9,6 +9,8 @@
 // lie. Random choices come from a seed; the order in which goroutines run does
 // not, so two runs of a seed are alike but not equal.
 //
-// Links are shared in turns of a piece of 64 KiB. There is no loss and no slow
-// start, CPU costs nothing, and stores answer at once.
+// Links carry pieces of 64 KiB. A node sends the most urgent class first, as package
+// peer does, and those of one class in turns; the links to a node and from the
+// registry know no classes. There is no loss and no slow start, CPU costs nothing,
+// and stores answer at once.
 package sim

@@ -4,16 +4,23 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"graze/chunk"
 )
 
 // piece is how many bytes pass a link at a time.
 const piece = 64 << 10
 
-// A link carries bytes at a rate, for all who use it in turns.
+// noClass is for links that take all in turns.
+const noClass = chunk.Demand
+
+// A link carries bytes at a rate, for all who use it: the most urgent first, and
+// those of one class in turns.
 type link struct {
-	mu   sync.Mutex
-	rate int64     // bytes a second; 0: no limit
-	free time.Time // when it has carried all that it was given
+	mu      sync.Mutex
+	rate    int64 // bytes a second; 0: no limit
+	busy    bool
+	waiting [chunk.NumClasses][]chan struct{}
 }
 
 func (l *link) setRate(rate int64) {
@@ -23,18 +30,35 @@ func (l *link) setRate(rate int64) {
 }
 
 // carry returns when the link has carried n more bytes, or ctx is done.
-func (l *link) carry(ctx context.Context, n int) error {
+func (l *link) carry(ctx context.Context, c chunk.Class, n int) error {
 	l.mu.Lock()
-	now := time.Now()
-	if l.free.Before(now) {
-		l.free = now
+	if l.rate == 0 {
+		l.mu.Unlock()
+		return context.Cause(ctx)
 	}
-	if l.rate > 0 {
-		l.free = l.free.Add(time.Duration(n) * time.Second / time.Duration(l.rate))
+	if l.busy {
+		turn := make(chan struct{})
+		l.waiting[c] = append(l.waiting[c], turn)
+		l.mu.Unlock()
+		<-turn
+		l.mu.Lock()
 	}
-	d := l.free.Sub(now)
+	l.busy = true
+	d := time.Duration(n) * time.Second / time.Duration(l.rate)
 	l.mu.Unlock()
-	return sleep(ctx, d)
+	err := sleep(ctx, d)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.busy = false
+	for c := range l.waiting {
+		if w := &l.waiting[c]; len(*w) > 0 {
+			l.busy = true
+			close((*w)[0])
+			*w = (*w)[1:]
+			break
+		}
+	}
+	return err
 }
 
 // sleep waits for d, or until ctx is done.

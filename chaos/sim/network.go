@@ -46,7 +46,7 @@ func (n *Node) Fetch(ctx context.Context, to chunk.PeerID, req *scheduler.PeerRe
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	conn := &conn{c: n.c, client: n, server: m, ctx: ctx, frames: make(chan frame, 4)}
+	conn := &conn{c: n.c, client: n, server: m, ctx: ctx, class: req.Class, frames: make(chan frame, 4)}
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -75,6 +75,7 @@ type conn struct {
 	c              *Cluster
 	client, server *Node
 	ctx            context.Context
+	class          chunk.Class
 	frames         chan frame
 }
 
@@ -118,7 +119,7 @@ func (c *conn) Bytes(item, part int, p []byte) error {
 	}
 	for len(p) > 0 {
 		k := min(piece, len(p))
-		if err := c.server.up.carry(c.ctx, k); err != nil {
+		if err := c.server.up.carry(c.ctx, c.class, k); err != nil {
 			return err
 		}
 		if err := c.send(frame{p: p[:k]}); err != nil {
@@ -192,7 +193,7 @@ func (b *answerBody) Read(p []byte) (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		if err := b.c.client.down.carry(b.c.ctx, len(f.p)); err != nil {
+		if err := b.c.client.down.carry(b.c.ctx, noClass, len(f.p)); err != nil {
 			return 0, err
 		}
 		b.c.c.count(b.c.server, b.c.client, len(f.p))

@@ -66,7 +66,7 @@ func (b *originBody) Read(p []byte) (int, error) {
 	if b.ready == 0 {
 		n := min(piece, len(b.p))
 		for _, l := range []*link{&b.o.r.link, &b.o.n.down} {
-			if err := l.carry(b.ctx, n); err != nil {
+			if err := l.carry(b.ctx, noClass, n); err != nil {
 				return 0, err
 			}
 		}
