@@ -29,6 +29,7 @@ type world struct {
 	down   error    // what fetches fail with
 	idle   time.Duration
 	budget int64
+	whole  bool
 	opened int
 }
 
@@ -142,6 +143,7 @@ func keep(t *testing.T, w *world, rate int64, test func(t *testing.T, k *Keeper)
 		k := NewKeeper(KeeperConfig{
 			Open: w.open, Store: w, Copies: 2, Rate: rate,
 			Budget: func() int64 { return w.budget },
+			Whole:  func(string) bool { return w.whole },
 			Idle: func() time.Duration {
 				w.mu.Lock()
 				defer w.mu.Unlock()
@@ -269,6 +271,29 @@ func TestKeeperFewestCopiesFirst(t *testing.T) {
 		}
 		if r, held := report(t, k, "a@1"); held != 20 || r.Error != "" {
 			t.Errorf("after the outage: %d held, %+v", held, r)
+		}
+	})
+}
+
+// TestKeeperWhole has the node keep all of an image for another reason: nothing is
+// fetched or pinned for the share, and what is there counts.
+func TestKeeperWhole(t *testing.T) {
+	w := newWorld()
+	w.whole = true
+	keep(t, w, 0, func(t *testing.T, k *Keeper) {
+		report(t, k, "a@1")
+		time.Sleep(time.Second)
+		if r, held := report(t, k, "a@1"); held != 0 || r.Full || r.View == "" {
+			t.Errorf("of an image that is not there: %d held, %+v", held, r)
+		}
+		w.mu.Lock()
+		for n := range uint32(40) {
+			w.have[(&fakeImage{ref: "a@1"}).id(n)] = true
+		}
+		w.mu.Unlock()
+		time.Sleep(busyRound)
+		if _, held := report(t, k, "a@1"); held != 40 || len(w.asked) != 0 || w.pins() != 0 {
+			t.Errorf("%d spans are held, %d were fetched, %d pinned", held, len(w.asked), w.pins())
 		}
 	})
 }

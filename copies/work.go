@@ -26,7 +26,7 @@ func (k *Keeper) work(ctx context.Context, image *kept) {
 	}
 	batch := k.missing(image)
 	if len(batch) == 0 {
-		image.due = time.Now().Add(again)
+		image.due = time.Now().Add(k.pause(image))
 		return
 	}
 	k.hold(ctx)
@@ -37,6 +37,19 @@ func (k *Keeper) work(ctx context.Context, image *kept) {
 	}
 	k.note(ctx, image, batch, err)
 	k.pace.spent(ctx, bytes, k.cfg.Rate)
+}
+
+// pause is how long an image need not be looked at of whose share nothing is to be
+// fetched. One that is kept for another reason may be growing.
+func (k *Keeper) pause(image *kept) time.Duration {
+	if k.cfg.Whole(image.ref) {
+		for n := range uint32(image.image.Spans()) {
+			if image.image.Missing(n) {
+				return busyRound
+			}
+		}
+	}
+	return again
 }
 
 // open opens an image.
@@ -58,6 +71,10 @@ func (k *Keeper) open(ctx context.Context, image *kept) {
 // is room for, and looks what of it is there.
 func (k *Keeper) review(image *kept) {
 	all := image.image.Share(k.cfg.Copies)
+	whole := k.cfg.Whole(image.ref)
+	if whole {
+		all = nil // it is there already, or will be
+	}
 	room := k.cfg.Budget()
 	k.mu.Lock()
 	for _, other := range k.images {
@@ -81,7 +98,6 @@ func (k *Keeper) review(image *kept) {
 	image.next = 0
 
 	held := NewBits(image.image.Spans())
-	whole := k.cfg.Whole(image.ref)
 	if whole {
 		for n := range uint32(image.image.Spans()) {
 			held.set(n, !image.image.Missing(n))
@@ -94,7 +110,7 @@ func (k *Keeper) review(image *kept) {
 	defer k.mu.Unlock()
 	image.report = Report{
 		View: image.image.View(), Spans: image.image.Spans(), Held: held,
-		Full: len(image.share) < len(all) && !whole, Error: image.report.Error,
+		Full: len(image.share) < len(all), Error: image.report.Error,
 	}
 }
 

@@ -86,6 +86,15 @@ func (w *whole) homeShare() iter.Seq[uint32] {
 	}
 }
 
+// Bytes implements seed.Image.
+func (w *whole) Bytes() (bytes int64) {
+	for i := range w.View.NumChunks() {
+		ref, _ := w.View.Chunk(uint32(i))
+		bytes += int64(ref.Size)
+	}
+	return bytes
+}
+
 // Missing implements seed.Image.
 func (w *whole) Missing(n uint32) bool {
 	if w.node.store == nil {
@@ -105,7 +114,9 @@ func (n *Node) newSeeds(file string) (*seed.Keeper, error) {
 		File:  file,
 		Open:  func(ctx context.Context, ref string) (seed.Image, error) { return n.openWhole(ctx, ref) },
 		Store: n.store,
-		Log:   n.log,
+		// The rest is for readers, and for shares of other images.
+		Budget: func() int64 { return n.store.Stats().Limit / 4 * 3 },
+		Log:    n.log,
 	})
 }
 

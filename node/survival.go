@@ -42,13 +42,18 @@ type survival struct {
 // newSurvival returns a survival of which nothing runs yet.
 func (n *Node) newSurvival(cfg *ClusterConfig) *survival {
 	wanted := min(cmp.Or(cfg.Copies, defaultCopies), dht.MaxHomes)
+	// Half of the store is for what readers need. A seed's whole images take most of
+	// it, and what it has shares of besides is little.
+	part := int64(2)
+	if cfg.Seed {
+		part = 8
+	}
 	return &survival{
 		keeper: copies.NewKeeper(copies.KeeperConfig{
 			Open:   n.openShare,
 			Store:  n.store,
 			Copies: wanted,
-			// The other half is for what readers need.
-			Budget: func() int64 { return n.store.Stats().Limit / 2 },
+			Budget: func() int64 { return n.store.Stats().Limit / part },
 			Rate:   max(0, cmp.Or(cfg.CompletionRate, defaultCompletionRate)),
 			Idle:   n.sched.Idle,
 			Whole:  n.seedsWhole,

@@ -30,6 +30,9 @@ const (
 // ErrTooMany: the list of images is full.
 var ErrTooMany = errors.New("a seed keeps 1024 images at most: remove some")
 
+// ErrNoRoom: the store is too small for one more image.
+var ErrNoRoom = errors.New("no room")
+
 // An Image is one that is open for reading.
 type Image interface {
 	// Chunks yields the chunks of the image.
@@ -37,6 +40,8 @@ type Image interface {
 	// Spans returns the numbers of the image's spans in the order in which this
 	// node should fetch them.
 	Spans() []uint32
+	// Bytes is the size of the image's chunks.
+	Bytes() int64
 	// Missing reports whether a chunk of the span is not in the store.
 	Missing(span uint32) bool
 	// Fetch has spans fetched in the least urgent class.
@@ -58,6 +63,9 @@ type Config struct {
 	Open func(ctx context.Context, ref string) (Image, error)
 	// Store has the image's chunks.
 	Store Pinner
+	// Budget is the most bytes that may be pinned: an image that does not fit is not
+	// held, so that the store never fills with what can't be evicted.
+	Budget func() int64
 	// Log gets what a person should act on. Default: discard.
 	Log *slog.Logger
 }
@@ -83,6 +91,7 @@ type Keeper struct {
 type kept struct {
 	status Status
 	next   time.Time          // when it is looked at next
+	bytes  int64              // pinned
 	cancel context.CancelFunc // stops the work on it; nil if there is none
 	gone   bool               // removed from the list
 }
@@ -277,6 +286,9 @@ func (k *Keeper) complete(ctx context.Context, image *kept) error {
 		return err
 	}
 	defer opened.Close()
+	if err := k.reserve(image, opened.Bytes()); err != nil {
+		return err
+	}
 	k.cfg.Store.Pin(owner(image.status.Reference), opened.Chunks())
 
 	spans := opened.Spans()
@@ -302,6 +314,21 @@ func (k *Keeper) complete(ctx context.Context, image *kept) error {
 		failed = fmt.Errorf("%d spans did not stay in the store: it is too small for the image", len(spans)-have)
 	}
 	return failed
+}
+
+// reserve takes an image's bytes from the budget, unless it is too large.
+func (k *Keeper) reserve(image *kept, bytes int64) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	free := k.cfg.Budget() + image.bytes
+	for _, other := range k.images {
+		free -= other.bytes
+	}
+	if bytes > free {
+		return fmt.Errorf("%w: image has %d bytes, and %d of what may be pinned are left", ErrNoRoom, bytes, max(0, free))
+	}
+	image.bytes = bytes
+	return nil
 }
 
 // progress notes how much of an image is there.

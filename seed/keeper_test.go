@@ -96,6 +96,8 @@ func (f *fakeImage) Spans() []uint32 {
 	return list
 }
 
+func (f *fakeImage) Bytes() int64 { return int64(f.n) }
+
 func (f *fakeImage) Missing(n uint32) bool {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
@@ -135,7 +137,7 @@ func (f *fakeImage) Close() error {
 func keep(t *testing.T, w *world, test func(t *testing.T, k *Keeper, file string)) {
 	file := filepath.Join(t.TempDir(), "seeds.json")
 	synctest.Test(t, func(t *testing.T) {
-		k, err := New(Config{File: file, Open: w.open, Store: w})
+		k, err := New(Config{File: file, Open: w.open, Store: w, Budget: func() int64 { return 210 }})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -190,7 +192,7 @@ func TestComplete(t *testing.T) {
 		w.mu.Unlock()
 
 		// The list is there after a restart.
-		again, err := New(Config{File: file, Open: w.open, Store: w})
+		again, err := New(Config{File: file, Open: w.open, Store: w, Budget: func() int64 { return 210 }})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -235,6 +237,28 @@ func TestStoreTooSmall(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		if s := k.List()[0]; s.Have != 0 || !strings.Contains(s.Error, "too small") {
 			t.Errorf("status %+v", s)
+		}
+	})
+}
+
+// TestBudget has an image that does not fit beside another one, until that is gone.
+func TestBudget(t *testing.T) {
+	w := newWorld()
+	w.spans["c@sha256:3"] = 11
+	keep(t, w, func(t *testing.T, k *Keeper, _ string) {
+		if err := errors.Join(k.Add("a@sha256:1"), k.Add("c@sha256:3")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		if s := k.List()[1]; s.Have != 0 || !strings.Contains(s.Error, "no room: image has 11 bytes, and 10") || len(w.pinned) != 1 {
+			t.Errorf("an image that does not fit: %+v, %d are pinned", s, len(w.pinned))
+		}
+		if _, err := k.Remove("a@sha256:1"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * again)
+		if s := k.List()[0]; s.Have != 11 || s.Error != "" {
+			t.Errorf("with room: %+v", s)
 		}
 	})
 }
