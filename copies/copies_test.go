@@ -221,6 +221,26 @@ func TestKeeperCompletesItsShare(t *testing.T) {
 	})
 }
 
+// TestKeeperSeesWhatReadersBring has a reader read all of the share while the Keeper
+// holds back for it.
+func TestKeeperSeesWhatReadersBring(t *testing.T) {
+	w := newWorld()
+	w.idle = 0
+	keep(t, w, 0, func(t *testing.T, k *Keeper) {
+		report(t, k, "a@1")
+		time.Sleep(time.Second)
+		w.mu.Lock()
+		for n := range uint32(40) {
+			w.have[(&fakeImage{ref: "a@1"}).id(n)] = true
+		}
+		w.mu.Unlock()
+		time.Sleep(2 * maxHold)
+		if _, held := report(t, k, "a@1"); held != 20 {
+			t.Errorf("%d spans are held", held)
+		}
+	})
+}
+
 func TestKeeperPaces(t *testing.T) {
 	w := newWorld()
 	keep(t, w, 1<<20, func(t *testing.T, k *Keeper) {
@@ -352,6 +372,7 @@ func TestJudge(t *testing.T) {
 		{"other view", []Answer{good("a", 0, 1, 2, 3), good("c", 0, 1, 2), {Node: "b", Report: Report{View: "w", Spans: 4, Held: held(4, 3)}}}, false, 1, 1, "25.0 % of it is on fewer than 2 nodes; b has another view of it"},
 		{"nothing in it", []Answer{{Node: "a", Report: Report{View: "v"}}, {Node: "b", Report: Report{View: "v"}}}, true, 2, 1, "all of it is on 2 nodes at least"},
 		{"short set", []Answer{good("a", 0, 1, 2, 3), {Node: "b", Report: Report{View: "v", Spans: 4}}}, false, 1, 1, "100.0 % of it is on fewer than 2 nodes"},
+		{"absurd", []Answer{good("a", 0, 1, 2, 3), {Node: "b", Report: Report{View: "v", Spans: 1 << 60}}}, false, 1, 1, "100.0 % of it is on fewer than 2 nodes; b has another view of it"},
 		{"nobody", nil, false, 0, 0, "no node has opened it yet"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

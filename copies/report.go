@@ -74,7 +74,7 @@ func judge(answers []Answer, wanted int, now time.Time) Status {
 			continue
 		case a.Report.View == "":
 			continue // it has not opened it yet
-		case a.Report.View != view:
+		case a.Report.View != view, a.Report.Spans < 0, a.Report.Spans > MaxSpans:
 			other = append(other, a.Node)
 			continue
 		}

@@ -127,14 +127,20 @@ func (image *kept) chunks() iter.Seq[chunk.ID] {
 	}
 }
 
-// missing returns the next spans of an image's share that are to be fetched.
+// missing returns the next spans of an image's share that are to be fetched. It
+// notes those that have come meanwhile, as somebody has read them.
 func (k *Keeper) missing(image *kept) (batch []uint32) {
 	var bytes int64
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	for ; image.next < len(image.share) && bytes < batchBytes; image.next++ {
-		if n := image.share[image.next]; image.image.Missing(n) {
-			batch = append(batch, n)
-			bytes += image.image.Bytes(n)
+		n := image.share[image.next]
+		if !image.image.Missing(n) {
+			image.report.Held.set(n, true)
+			continue
 		}
+		batch = append(batch, n)
+		bytes += image.image.Bytes(n)
 	}
 	return batch
 }

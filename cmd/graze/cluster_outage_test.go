@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -62,13 +63,20 @@ func (r *clusterRegistry) publishMulti(t testing.TB, img *testImage) *testImage 
 	return &multi
 }
 
-// TestClusterMetadata has all nodes start an image at the same moment. The registry
-// is asked once what the tag stands for and which indexes there are, and once for
-// each manifest, config and tree.
-func TestClusterMetadata(t *testing.T) {
+// TestClusterAsksOnce is about what a cluster asks a registry that is there, and one
+// that is away.
+func TestClusterAsksOnce(t *testing.T) {
 	c := newCluster(t, clusterShape{nodes: 8, racks: 2, rate: "400mbit", origin: "400mbit", encrypt: true})
+	c.startAll(t, waiting(t))
+	t.Run("metadata", c.metadata)
+	t.Run("outage", c.waits)
+}
+
+// metadata has all nodes start an image at the same moment. The registry is asked
+// once what the tag stands for and which indexes there are, and once for each
+// manifest, config and tree.
+func (c *testCluster) metadata(t *testing.T) {
 	ctx := waiting(t)
-	c.startAll(t, ctx)
 	img := c.reg.publishMulti(t, c.reg.publish(t, "rollout", clusterLayers("rollout", 2<<20)))
 	c.reg.forget(t)
 	mountAll(t, ctx, c.nodes, img)
@@ -275,13 +283,11 @@ func (c *testCluster) outlast(t *testing.T, safe func(context.Context, *clusterN
 	})
 }
 
-// TestClusterWaitsForRegistry has readers on all nodes wait for a registry that is
-// away for a while. The cluster asks about once a second whether it is back, and
-// then all readers get what they wait for.
-func TestClusterWaitsForRegistry(t *testing.T) {
-	c := newCluster(t, clusterShape{nodes: 8, racks: 2, rate: "400mbit", origin: "400mbit", encrypt: true})
+// waits has readers on all nodes wait for a registry that is away for a while. The
+// cluster asks about once a second whether it is back, and then all readers get
+// what they wait for.
+func (c *testCluster) waits(t *testing.T) {
 	ctx := waiting(t)
-	c.startAll(t, ctx)
 	img := c.reg.publish(t, "waiting", clusterLayers("waiting", 8<<20))
 	mountAll(t, ctx, c.nodes, img)
 	c.reg.set(refuses)
@@ -298,7 +304,10 @@ func TestClusterWaitsForRegistry(t *testing.T) {
 
 	// A node needs some failures to know that the registry is down, and several
 	// requests of it may be under way.
-	const settled, outage = 3 * time.Second, 20 * time.Second
+	settled, outage := 5*time.Second, 15*time.Second
+	if os.Getenv(wholeClusterEnv) != "" {
+		outage = time.Minute
+	}
 	pass(ctx, nil, settled)
 	first := c.reg.set(refuses)
 	pass(ctx, nil, outage-settled)
