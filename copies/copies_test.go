@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -61,6 +60,20 @@ func (w *world) pins() (n int) {
 		n += len(list)
 	}
 	return n
+}
+
+// fetched returns the spans that were fetched, in this order.
+func (w *world) fetched() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.asked)
+}
+
+// images is how many images are open.
+func (w *world) images() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.opened
 }
 
 func (w *world) open(_ context.Context, ref string) (Image, error) {
@@ -158,8 +171,8 @@ func keep(t *testing.T, w *world, rate int64, test func(t *testing.T, k *Keeper)
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		if w.opened != 0 || w.pins() != 0 {
-			t.Errorf("%d images were left open, %d chunks pinned", w.opened, w.pins())
+		if w.images() != 0 || w.pins() != 0 {
+			t.Errorf("%d images were left open, %d chunks pinned", w.images(), w.pins())
 		}
 	})
 }
@@ -188,9 +201,9 @@ func TestKeeperCompletesItsShare(t *testing.T) {
 		if held != 20 || r.Spans != 40 || r.Full || r.Error != "" || w.pins() != 20 {
 			t.Errorf("%d spans of %d are held, %d pinned: %+v", held, r.Spans, w.pins(), r)
 		}
-		for i, span := range w.asked {
+		for i, span := range w.fetched() {
 			if first := i < 10; first != slices.Contains([]string{"a0", "a4", "a8", "a12", "a16", "a20", "a24", "a28", "a32", "a36"}, span) {
-				t.Fatalf("spans were fetched in the order %v", w.asked)
+				t.Fatalf("spans were fetched in the order %v", w.fetched())
 			}
 		}
 
@@ -199,8 +212,8 @@ func TestKeeperCompletesItsShare(t *testing.T) {
 		delete(w.have, (&fakeImage{ref: "a@1"}).id(4))
 		w.mu.Unlock()
 		time.Sleep(again + time.Second)
-		if w.asked[20] != "a4" || len(w.asked) != 21 {
-			t.Errorf("after a loss, %v was fetched", w.asked[20:])
+		if w.fetched()[20] != "a4" || len(w.fetched()) != 21 {
+			t.Errorf("after a loss, %v was fetched", w.fetched()[20:])
 		}
 
 		// The members change: what the node is home of now is fetched, the rest let go.
@@ -209,14 +222,14 @@ func TestKeeperCompletesItsShare(t *testing.T) {
 		w.mu.Unlock()
 		k.Refresh()
 		time.Sleep(time.Second)
-		if _, held := report(t, k, "a@1"); held != 20 || w.pins() != 20 || len(w.asked) != 31 {
-			t.Errorf("after a change %d spans are held, %d pinned, %d fetched", held, w.pins(), len(w.asked))
+		if _, held := report(t, k, "a@1"); held != 20 || w.pins() != 20 || len(w.fetched()) != 31 {
+			t.Errorf("after a change %d spans are held, %d pinned, %d fetched", held, w.pins(), len(w.fetched()))
 		}
 
 		// Nobody asks for the image any more.
 		time.Sleep(ShareLease + time.Second)
-		if w.pins() != 0 || w.opened != 0 {
-			t.Errorf("after the lease %d chunks are pinned, %d images open", w.pins(), w.opened)
+		if w.pins() != 0 || w.images() != 0 {
+			t.Errorf("after the lease %d chunks are pinned, %d images open", w.pins(), w.images())
 		}
 	})
 }
@@ -246,19 +259,19 @@ func TestKeeperPaces(t *testing.T) {
 	keep(t, w, 1<<20, func(t *testing.T, k *Keeper) {
 		report(t, k, "a@1")
 		time.Sleep(9 * time.Second) // a batch has 4 MiB, and the first needs no wait
-		if len(w.asked) != 12 {
-			t.Errorf("%d MiB were fetched in 9 s at 1 MiB/s", len(w.asked))
+		if len(w.fetched()) != 12 {
+			t.Errorf("%d MiB were fetched in 9 s at 1 MiB/s", len(w.fetched()))
 		}
 		w.mu.Lock()
 		w.idle = 0 // readers wait
 		w.mu.Unlock()
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
-		if len(w.asked) != 12 {
-			t.Errorf("%d MiB were fetched while readers waited", len(w.asked)-12)
+		if len(w.fetched()) != 12 {
+			t.Errorf("%d MiB were fetched while readers waited", len(w.fetched())-12)
 		}
 		time.Sleep(20 * time.Second)
-		if len(w.asked) != 20 {
+		if len(w.fetched()) != 20 {
 			t.Error("readers have stopped it for good")
 		}
 	})
@@ -284,9 +297,9 @@ func TestKeeperFewestCopiesFirst(t *testing.T) {
 		w.down = nil
 		w.mu.Unlock()
 		time.Sleep(retryOpen + time.Second)
-		for i, span := range w.asked {
+		for i, span := range w.fetched() {
 			if strings.HasPrefix(span, "b") != (i < 20) {
-				t.Fatalf("spans were fetched in the order %v", w.asked)
+				t.Fatalf("spans were fetched in the order %v", w.fetched())
 			}
 		}
 		if r, held := report(t, k, "a@1"); held != 20 || r.Error != "" {
@@ -312,8 +325,8 @@ func TestKeeperWhole(t *testing.T) {
 		}
 		w.mu.Unlock()
 		time.Sleep(busyRound)
-		if _, held := report(t, k, "a@1"); held != 40 || len(w.asked) != 0 || w.pins() != 0 {
-			t.Errorf("%d spans are held, %d were fetched, %d pinned", held, len(w.asked), w.pins())
+		if _, held := report(t, k, "a@1"); held != 40 || len(w.fetched()) != 0 || w.pins() != 0 {
+			t.Errorf("%d spans are held, %d were fetched, %d pinned", held, len(w.fetched()), w.pins())
 		}
 	})
 }
@@ -397,6 +410,11 @@ func TestSteward(t *testing.T) {
 			r.Held.set(0, safe)
 			return []Answer{{Node: "a", Report: r}}
 		}})
+		count := func() int {
+			mu.Lock()
+			defer mu.Unlock()
+			return rounds["a@1"]
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- s.Run(ctx) }()
@@ -411,23 +429,23 @@ func TestSteward(t *testing.T) {
 			t.Errorf("before anybody was asked: %+v", st)
 		}
 		time.Sleep(busyRound + time.Second)
-		if st := status(); st.Safe || rounds["a@1"] != 2 {
-			t.Errorf("after %d rounds: %+v", rounds["a@1"], st)
+		if st := status(); st.Safe || count() != 2 {
+			t.Errorf("after %d rounds: %+v", count(), st)
 		}
 		mu.Lock()
 		safe = true
 		mu.Unlock()
 		s.Refresh()
 		time.Sleep(time.Second)
-		if st := status(); !st.Safe || rounds["a@1"] != 3 {
-			t.Errorf("after %d rounds: %+v", rounds["a@1"], st)
+		if st := status(); !st.Safe || count() != 3 {
+			t.Errorf("after %d rounds: %+v", count(), st)
 		}
 		// Nobody has it mounted any more.
 		time.Sleep(2 * UseLease)
-		before := maps.Clone(rounds)
+		before := count()
 		time.Sleep(10 * idleRound)
-		if rounds["a@1"] != before["a@1"] {
-			t.Errorf("%d rounds for an image that nobody has mounted", rounds["a@1"]-before["a@1"])
+		if count() != before {
+			t.Errorf("%d rounds for an image that nobody has mounted", count()-before)
 		}
 		cancel()
 		if err := <-done; err != nil {
