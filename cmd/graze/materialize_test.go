@@ -109,6 +109,7 @@ func TestMaterialize(t *testing.T) {
 		t.Errorf("exported %q, want %q: %v", got, want, err)
 	}
 	ctd.ctr(t, "image", "push", "--plain-http", reg.addr+"/copy:1", ref)
+	ctd.ctr(t, "image", "convert", "--uncompress", "--oci", ref, "converted:1")
 
 	// By a node, with the node's way to the registry.
 	lose()
