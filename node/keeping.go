@@ -41,6 +41,8 @@ type keeping struct {
 	holder  Holder     // nil while there is none
 	devices map[string]*os.File
 	held    map[string]bool // those of devices that the holder has
+
+	companion companion
 }
 
 func newKeeping(open func(ctx context.Context) (Holder, error), log *slog.Logger) *keeping {
@@ -123,15 +125,18 @@ func (k *keeping) put(name string, device *os.File) error {
 	k.mu.Lock()
 	k.devices[name] = device
 	k.mu.Unlock()
-	return k.pass(name)
+	err := k.pass(name)
+	k.escort()
+	return err
 }
 
 // adopt is put for a device that the holder has, as it had it at first.
 func (k *keeping) adopt(name string, device *os.File) {
 	k.mu.Lock()
-	defer k.mu.Unlock()
 	k.devices[name] = device
 	k.held[name] = k.holder != nil
+	k.mu.Unlock()
+	k.escort()
 }
 
 // pass passes a device on to the holder.
@@ -162,6 +167,11 @@ func (k *keeping) pass(name string) error {
 
 // drop has a device no longer held.
 func (k *keeping) drop(name string) {
+	k.forget(name)
+	k.escort()
+}
+
+func (k *keeping) forget(name string) {
 	k.mu.Lock()
 	delete(k.devices, name)
 	delete(k.held, name)

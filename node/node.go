@@ -34,9 +34,11 @@ type Node struct {
 	lookout *lookout     // nil if the node works alone
 	outlast *survival    // nil if the node does nothing for images to outlast registries
 	proxy   *cri.Proxy   // nil if the node is not asked by kubelet
-	snaps   *snapshots   // nil if the node is no snapshotter of containerd
-	started time.Time
-	once    repeats
+
+	visitors *users     // whose pods' images kubelet pulls; nil if the node is not asked
+	snaps    *snapshots // nil if the node is no snapshotter of containerd
+	started  time.Time
+	once     repeats
 
 	directory *directory.Directory // who is said to hold what; nil if the node works alone
 

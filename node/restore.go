@@ -50,6 +50,7 @@ func (n *Node) restore(ctx context.Context) {
 		byDir[r.Dir] = append(byDir[r.Dir], r)
 		known[r.name] = true
 	}
+	n.restoreUsers(held)
 	slots := make(chan struct{}, restorers)
 	var wg sync.WaitGroup
 	for dir, list := range byDir {
@@ -74,6 +75,9 @@ func (n *Node) restore(ctx context.Context) {
 		}
 	}
 	wg.Wait()
+	if n.keeping != nil {
+		n.keeping.escort()
+	}
 }
 
 // restoreMount takes up one mount. Device is nil if nobody has held the descriptor.

@@ -3,6 +3,8 @@ package node
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"os"
 	"strings"
 
 	"graze/cri"
@@ -16,12 +18,14 @@ type users struct {
 	client *origin.Client
 	shown  *credential.Memory
 	own    origin.Keychain // the node's own credentials, without those of users
+	vault  *vault          // has what was shown, for the node after this one
+	log    *slog.Logger
 }
 
 // addUsers puts the credentials of users, if the node is to learn of any, before
 // the node's own.
 func (c *Config) addUsers() users {
-	u := users{shown: new(credential.Memory), own: c.Origin.Keychain}
+	u := users{shown: new(credential.Memory), own: c.Origin.Keychain, vault: new(vault), log: c.Log}
 	if c.CRI != nil {
 		chain := credential.Chain{u.shown}
 		if u.own != nil {
@@ -35,8 +39,37 @@ func (c *Config) addUsers() users {
 // serveUsers gives the node a proxy of CRI, to which users come.
 func (n *Node) serveUsers(cfg cri.Config, u users) (err error) {
 	u.client, cfg.Log = n.client, n.log
+	n.visitors = &u
 	n.proxy, err = cri.New(u, u, cfg)
 	return err
+}
+
+// restoreUsers takes up what users have shown to the node before this one, if the
+// holder of its mounts has it, and has it held from now on, by the side of mounts.
+func (n *Node) restoreUsers(held map[string]*os.File) {
+	f := held[vaultName]
+	if n.visitors == nil || n.keeping == nil {
+		return
+	}
+	delete(held, vaultName)
+	text, err := n.visitors.vault.open(f)
+	if err == nil {
+		err = n.visitors.shown.Restore(text)
+	}
+	if err != nil {
+		n.log.Warn("credentials of pods are not taken up", "err", err)
+	}
+	if device := n.visitors.vault.descriptor(); device != nil {
+		n.visitors.save() // what has been shown meanwhile
+		n.keeping.accompany(vaultName, device, f != nil)
+	}
+}
+
+// save keeps what users have shown for the node after this one.
+func (u users) save() {
+	if err := u.vault.write(u.shown.Snapshot()); err != nil {
+		u.log.Warn("credentials of pods will end with this node", "err", err)
+	}
 }
 
 // Repository implements cri.Judge.
@@ -58,7 +91,11 @@ func (u users) MayPull(ctx context.Context, image string, a cri.Auth) error {
 func (u users) Remember(image string, a cri.Auth) bool {
 	repository, err := u.Repository(image)
 	registry, path, _ := strings.Cut(repository, "/")
-	return err == nil && u.shown.Add(registry, path, credentialOf(a))
+	if err != nil || !u.shown.Add(registry, path, credentialOf(a)) {
+		return false
+	}
+	u.save()
+	return true
 }
 
 // Forget implements cri.Memory.
@@ -66,6 +103,7 @@ func (u users) Forget(image string, a cri.Auth) {
 	if repository, err := u.Repository(image); err == nil {
 		registry, path, _ := strings.Cut(repository, "/")
 		u.shown.Remove(registry, path, credentialOf(a))
+		u.save()
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -77,7 +76,7 @@ func holder(who, state string, log *slog.Logger) (func(ctx context.Context) (nod
 		return startKeeper(state, log)
 	case keepSystemd:
 		return func(context.Context) (node.Holder, error) {
-			return keeper.OpenSystemd(systemd, func(name string) bool { return strings.HasPrefix(name, "mount-") })
+			return keeper.OpenSystemd(systemd, node.HeldName)
 		}, nil
 	}
 	return nil, fmt.Errorf("keep-mounts is auto, keeper, systemd or nobody, not %q", who)

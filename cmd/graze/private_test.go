@@ -257,3 +257,51 @@ func grepFolder(t testing.TB, dir, text string) {
 		t.Error(err)
 	}
 }
+
+// TestCredentialsSurvive kills a node that has a private image mounted, whose
+// credentials it knows only of a pod. The next one must be able to read on.
+func TestCredentialsSurvive(t *testing.T) {
+	needFUSE(t)
+	reg := startRegistry(t)
+	behind := reg.push(t, smallImage(t, imagetest.Gzip(6)), "private:1")
+	graze(t, "index", "--push", "--state", t.TempDir(), behind)
+	door := startPrivate(t, reg)
+	const secret = "hunter2-is-not-in-any-file"
+	door.allow("ann", secret, "private")
+	image := door.addr + "/private:1"
+
+	ctd := startContainerdWith(t, containerdConfig{cri: true})
+	state, run := t.TempDir(), t.TempDir()
+	config := filepath.Join(run, "node.toml")
+	text := fmt.Sprintf("state = %q\nread-deadline = \"20s\"\n[cri]\nsocket = %q\ncontainerd = %q\n", state, run+"/cri.sock", ctd.dir+"/sock")
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n := startFileNode(t, config)
+	if code := dialCRI(t, run+"/cri.sock").pull(t.Context(), image, "ann", secret); code != codes.OK {
+		t.Fatalf("pull: %v\n%s", code, n.stderr)
+	}
+	dir := t.TempDir()
+	graze(t, "mount", "--node", filepath.Join(state, "graze.sock"), image, dir)
+	if p, err := os.ReadFile(filepath.Join(dir, "etc/motd")); err != nil || string(p) != "hello\n" {
+		t.Errorf("%q, %v", p, err)
+	}
+	if err := n.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-n.exited
+	door.visits()
+	again := startFileNode(t, config)
+	checkMotd(t, dir)
+	if came := door.visits(); !slices.Contains(came, "ann GET blobs") {
+		t.Errorf("the registry was asked %q: nothing had to be read from it", came)
+	}
+	graze(t, "umount", dir)
+	again.stop(t)
+	grepFolder(t, state, secret)
+	for _, log := range []*bytes.Buffer{n.stderr, again.stderr} {
+		if strings.Contains(log.String(), secret) {
+			t.Errorf("a log shows the secret:\n%s", log)
+		}
+	}
+}

@@ -331,3 +331,20 @@ func TestChain(t *testing.T) {
 		}
 	}
 }
+
+// TestSnapshot passes what is remembered on.
+func TestSnapshot(t *testing.T) {
+	var old, fresh Memory
+	old.Add("r.test", "app", origin.Credential{Username: "a", Password: "1", Source: "x"})
+	old.Add("r.test", "app", origin.Credential{Username: "b", IdentityToken: "2"})
+	old.Add("s.test", "app", origin.Credential{RegistryToken: "3"})
+	if err := errors.Join(fresh.Restore(nil), fresh.Restore(old.Snapshot())); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(old.Snapshot()), string(fresh.Snapshot())); diff != "" {
+		t.Error(diff)
+	}
+	if err := fresh.Restore([]byte("hunter2")); err == nil || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("no snapshot: %v", err)
+	}
+}

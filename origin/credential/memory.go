@@ -3,6 +3,8 @@ package credential
 import (
 	"container/list"
 	"context"
+	"encoding/json"
+	"errors"
 	"iter"
 	"slices"
 	"sync"
@@ -94,4 +96,44 @@ func (m *Memory) Credentials(_ context.Context, host, repository string) iter.Se
 			}
 		}
 	}
+}
+
+// A kept is what a snapshot has of one repository.
+type kept struct {
+	Host, Repository string
+	Credentials      []origin.Credential // the one to use first is the first
+}
+
+// Snapshot returns all that is remembered, for Restore. It is as secret as what is
+// in it.
+func (m *Memory) Snapshot() []byte {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	list := []kept{}
+	for e := m.order.Back(); e != nil; e = e.Prev() {
+		r := e.Value.(*remembered)
+		list = append(list, kept{r.key.host, r.key.repository, r.creds})
+	}
+	text, err := json.Marshal(list)
+	if err != nil {
+		panic(err) // strings can always be marshalled
+	}
+	return text
+}
+
+// Restore adds what a snapshot has. An empty one has nothing.
+func (m *Memory) Restore(snapshot []byte) error {
+	if len(snapshot) == 0 {
+		return nil
+	}
+	var list []kept
+	if json.Unmarshal(snapshot, &list) != nil {
+		return errors.New("it is no snapshot of credentials") // its text is a secret
+	}
+	for _, k := range list {
+		for _, cred := range slices.Backward(k.Credentials) {
+			m.Add(k.Host, k.Repository, cred)
+		}
+	}
+	return nil
 }
