@@ -24,6 +24,12 @@ func nydusImage(t testing.TB, dir string, opts rafstest.Options) *imagetest.Imag
 	if err != nil {
 		t.Fatal(err)
 	}
+	return pushableRAFS(t, root, opts)
+}
+
+// pushableRAFS encodes a tree in the format of Nydus.
+func pushableRAFS(t testing.TB, root *rafstest.Node, opts rafstest.Options) *imagetest.Image {
+	t.Helper()
 	img, err := rafstest.Build(root, opts)
 	if err != nil {
 		t.Fatal(err)
@@ -275,6 +281,34 @@ func TestNydusManifests(t *testing.T) {
 			checkIndex(t, m, tt.format, tt.index)
 			sameTree(t, want, m.dir)
 		})
+	}
+}
+
+// TestNydusSharesChunks reads an eStargz image, and then the same files from an
+// image in the format of Nydus: their chunks are there.
+func TestNydusSharesChunks(t *testing.T) {
+	needFUSE(t)
+	reg := startRegistry(t)
+	layers := []imagetest.Layer{imagetest.SmallFiles("files", 200)}
+	es, err := imagetest.Build(layers, imagetest.EStargz("estargz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := t.TempDir()
+	m := mount(t, reg.push(t, es, "shares:estargz"), "--state", state, "--index", "require")
+	want := snapshot(t, m.dir)
+	for name, opts := range map[string]rafstest.Options{
+		"v5": {Version: 5, Compressor: rafstest.Zstd},
+		"v6": {Version: 6, Compressor: rafstest.LZ4, TOC: true},
+	} {
+		ref := reg.push(t, nydusImage(t, m.dir, opts), "shares:"+name)
+		m.stop(t)
+		m = mount(t, ref, "--state", state, "--index", "require")
+		before := reg.requests(t)
+		sameTree(t, want, m.dir)
+		if n := reg.requests(t) - before; n != 0 {
+			t.Errorf("%s: %d requests for chunks that are there", name, n)
+		}
 	}
 }
 

@@ -1,15 +1,20 @@
 package rafstest
 
 import (
+	"archive/tar"
 	"cmp"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"graze/image/imagetest"
 )
 
 // A Node is a file of any kind. One that is in several directories, or several
@@ -175,4 +180,43 @@ func (n *Node) eachFile(seen map[*Node]bool, f func(*Node) error) error {
 		}
 	}
 	return nil
+}
+
+// FromLayer returns the tree of a layer's directories, files and symbolic links,
+// each of which comes after its directory.
+func FromLayer(l imagetest.Layer) (*Node, error) {
+	root := &Node{Mode: unix.S_IFDIR | 0o755}
+	nodes := map[string]*Node{".": root}
+	for m := range l.Members {
+		h := &m.Header
+		n := &Node{
+			UID: uint32(h.Uid), GID: uint32(h.Gid), Target: h.Linkname,
+			Sec: h.ModTime.Unix(), Nsec: uint32(h.ModTime.Nanosecond()),
+		}
+		switch h.Typeflag {
+		case tar.TypeDir:
+			n.Mode = unix.S_IFDIR
+		case tar.TypeReg:
+			n.Mode = unix.S_IFREG
+		case tar.TypeSymlink:
+			n.Mode = unix.S_IFLNK
+		default:
+			return nil, fmt.Errorf("%s is of type %q", h.Name, h.Typeflag)
+		}
+		n.Mode |= uint32(h.Mode & 0o7777)
+		if m.Body != nil {
+			var err error
+			if n.Data, err = io.ReadAll(m.Body()); err != nil {
+				return nil, err
+			}
+		}
+		name := path.Clean(h.Name)
+		parent := nodes[path.Dir(name)]
+		if parent == nil {
+			return nil, fmt.Errorf("%s comes before its directory", h.Name)
+		}
+		parent.Entries = append(parent.Entries, Entry{path.Base(name), n})
+		nodes[name] = n
+	}
+	return root, nil
 }
