@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -40,7 +41,7 @@ func pushRAFS(b *testing.B, reg *testRegistry, l imagetest.Layer, opts rafstest.
 	if err != nil {
 		b.Fatal(err)
 	}
-	return reg.push(b, pushableRAFS(b, root, opts), "rafs:1")
+	return reg.push(b, pushableRAFS(b, root, opts), fmt.Sprintf("rafs:v%d", opts.Version))
 }
 
 // BenchmarkFormats mounts the same 100,000 files from each format, on a node that

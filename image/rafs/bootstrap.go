@@ -58,9 +58,9 @@ type tree interface {
 	xattrs(in *inode, list []image.Xattr) ([]image.Xattr, error)
 	// chunk returns chunk number i, below in.chunks, of a regular file.
 	chunk(in *inode, i int) (fileChunk, error)
-	// record returns where and by which digest a chunk of a blob is known, if the
-	// bootstrap says so. Chunks of version 5 have their records with them.
-	record(blob, index uint32) (chunkRecord, bool)
+	// record returns the record of a chunk: where it is, and by which digest it is
+	// known. It is nil if the bootstrap has none.
+	record(c *fileChunk) []byte
 }
 
 // An inode is one of a bootstrap.
@@ -87,12 +87,12 @@ type inode struct {
 
 // A fileChunk is a stretch of a file.
 type fileChunk struct {
-	off    int64 // in the file
-	size   uint32
-	blob   uint32 // number of the blob
-	index  uint32 // of the chunk in the blob
-	start  uint64 // of the chunk in the unpacked blob; for images that have nothing but this
-	record *chunkRecord
+	off   int64 // in the file
+	size  uint32
+	blob  uint32 // number of the blob
+	index uint32 // of the chunk in the blob
+	start uint64 // of the chunk in the unpacked blob; for images that have nothing but this
+	row   []byte // of version 5: its record
 }
 
 // A chunkRecord is a row of 80 bytes that says all about a chunk.

@@ -75,8 +75,12 @@ func TestRealMeta(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r, ok := b.tree.record(0, i)
-			if !ok || info.usize != r.usize || info.csize != r.csize || info.coff != r.coff || (info.flags&infoCompressed != 0) != (r.flags&chunkCompressed != 0) {
+			row := b.tree.record(&fileChunk{index: i})
+			if row == nil {
+				t.Fatalf("%s: chunk %d has no record", boot, i)
+			}
+			r := decodeRecord(row)
+			if info.usize != r.usize || info.csize != r.csize || info.coff != r.coff || (info.flags&infoCompressed != 0) != (r.flags&chunkCompressed != 0) {
 				t.Errorf("%s: chunk %d: information %+v, record %+v", boot, i, info, r)
 			}
 		}
@@ -86,8 +90,8 @@ func TestRealMeta(t *testing.T) {
 				t.Fatal(err)
 			}
 			for i := range one.chunkCount {
-				if r, _ := b.tree.record(0, i); !bytes.Equal(p[i*32:][:32], r.digest[:]) {
-					t.Errorf("%s: chunk %d has digests %x and %x", boot, i, p[i*32:][:32], r.digest)
+				if digest := b.tree.record(&fileChunk{index: i})[:32]; !bytes.Equal(p[i*32:][:32], digest) {
+					t.Errorf("%s: chunk %d has digests %x and %x", boot, i, p[i*32:][:32], digest)
 				}
 			}
 		}

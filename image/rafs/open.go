@@ -181,10 +181,7 @@ func (u *usage) add(b *Bootstrap, c *fileChunk) {
 		u.sums[tarSpan{c.start, c.size}] = chunk.ID{}
 		return
 	}
-	if c.record == nil && !u.bare {
-		_, ok := b.tree.record(c.blob, c.index)
-		u.bare = !ok
-	}
+	u.bare = u.bare || b.tree.record(c) == nil
 }
 
 func (l *locator) loadBlob(ctx context.Context, cfg *Config, n uint32, u *usage) error {

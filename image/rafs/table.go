@@ -100,30 +100,26 @@ func (l *locator) locate(c *fileChunk) (one located, err error) {
 		one.ID, err = l.sums[c.blob].id(c.start, c.size)
 		return one, err
 	}
-	record := c.record
-	if record == nil {
-		if r, ok := l.b.tree.record(c.blob, c.index); ok {
-			record = &r
-		}
-	}
-	if one.ID, err = l.id(blob, c, record); err != nil {
+	row := l.b.tree.record(c)
+	if one.ID, err = l.id(blob, c, row); err != nil {
 		return one, err
 	}
 	if m := l.metas[c.blob]; m != nil {
 		one.place, err = l.fromMeta(blob, m, c)
-	} else if record != nil {
-		one.place, err = fromRecord(blob, c, record)
+	} else if row != nil {
+		r := decodeRecord(row)
+		one.place, err = fromRecord(blob, c, &r)
 	} else {
 		err = fmt.Errorf("%w: nothing says where chunk %d of blob %d is", chunk.ErrCorrupt, c.index, c.blob)
 	}
 	return one, err
 }
 
-// id returns the name of a chunk.
-func (l *locator) id(b *blob, c *fileChunk, record *chunkRecord) (chunk.ID, error) {
+// id returns the name of a chunk, whose record begins with it.
+func (l *locator) id(b *blob, c *fileChunk, row []byte) (chunk.ID, error) {
 	var sum [chunk.SumSize]byte
-	if record != nil {
-		sum = record.digest
+	if row != nil {
+		sum = [chunk.SumSize]byte(row)
 	} else if digests := l.digests[c.blob]; digests != nil {
 		p, err := cut(digests, uint64(c.index)*chunk.SumSize, chunk.SumSize)
 		if err != nil {
@@ -260,6 +256,8 @@ func (l *locator) build() (t image.Table, prefetch int, err error) {
 	if len(l.chunks) > image.MaxChunks {
 		return t, 0, fmt.Errorf("%w: %d chunks", ErrUnsupported, len(l.chunks))
 	}
+	b.table.Chunks = make([]image.ChunkRow, 0, len(l.chunks))
+	b.table.Spans = make([]image.SpanRow, 0, len(l.chunks))
 	var end uint64 // of the last chunk in its span
 	for i := range l.chunks {
 		c := &l.chunks[i]

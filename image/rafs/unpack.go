@@ -64,7 +64,7 @@ func unpack(layer []byte) (bootstrap []byte, metas map[chunk.Blob][]byte, err er
 		if h.Typeflag != tar.TypeReg || dir != "/" && dir != "/image/" || name != bootName && !isMeta {
 			continue
 		}
-		p, err := io.ReadAll(tr)
+		p, err := readMember(tr, h.Size, int64(len(layer)))
 		switch {
 		case err != nil:
 			return fail(err)
@@ -80,4 +80,17 @@ func unpack(layer []byte) (bootstrap []byte, metas map[chunk.Blob][]byte, err er
 		return nil, nil, fmt.Errorf("%w: the archive has no %s", ErrNotRAFS, bootName)
 	}
 	return bootstrap, metas, nil
+}
+
+// maxRatio bounds how many bytes one byte of gzip decodes to.
+const maxRatio = 1032
+
+// readMember reads a member of an archive that is packed into a layer of n bytes.
+func readMember(r io.Reader, size, n int64) ([]byte, error) {
+	if size > n*maxRatio {
+		return nil, fmt.Errorf("%d bytes in a layer of %d", size, n)
+	}
+	p := make([]byte, min(size, maxBootstrap))
+	_, err := io.ReadFull(r, p)
+	return p, err
 }

@@ -221,7 +221,7 @@ func (t *tree5) chunk(in *inode, i int) (fileChunk, error) {
 	if r.fileOff > math.MaxInt64 {
 		return fileChunk{}, fmt.Errorf("%w: chunk at %d of a file", chunk.ErrCorrupt, r.fileOff)
 	}
-	return fileChunk{off: int64(r.fileOff), size: r.usize, blob: r.blob, index: r.index, record: &r}, nil
+	return fileChunk{off: int64(r.fileOff), size: r.usize, blob: r.blob, index: r.index, row: in.refs[i*chunkRecordSize:]}, nil
 }
 
-func (t *tree5) record(uint32, uint32) (chunkRecord, bool) { return chunkRecord{}, false }
+func (t *tree5) record(c *fileChunk) []byte { return c.row }

@@ -103,12 +103,12 @@ func (t *tree6) readRecords(p, ext []byte) (err error) {
 // chunkKey names a chunk by its blob and its index there.
 func chunkKey(blob, index uint32) uint64 { return uint64(blob)<<32 | uint64(index) }
 
-func (t *tree6) record(blob, index uint32) (chunkRecord, bool) {
-	n, ok := t.numbers[chunkKey(blob, index)]
+func (t *tree6) record(c *fileChunk) []byte {
+	n, ok := t.numbers[chunkKey(c.blob, c.index)]
 	if !ok {
-		return chunkRecord{}, false
+		return nil
 	}
-	return decodeRecord(t.records[int(n)*chunkRecordSize:]), true
+	return t.records[int(n)*chunkRecordSize:][:chunkRecordSize]
 }
 
 // prefetch6 reads the inodes that are wanted at the start. Old images may have a

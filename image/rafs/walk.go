@@ -79,18 +79,19 @@ func (w *walk) dir(prefix string, dir *inode, depth int) error {
 		if w.names++; w.names > w.b.maxNames {
 			return fmt.Errorf("%w: more names than the bootstrap has room for", chunk.ErrCorrupt)
 		}
+		path := prefix + name
 		in, err := w.b.tree.inode(num)
 		if err == nil {
 			err = w.count(&in)
 		}
 		if err != nil {
-			return fmt.Errorf("%.200q: %w", prefix+name, err)
+			return fmt.Errorf("%.200q: %w", path, err)
 		}
-		if err := w.visit(prefix+name, &in, w.first(prefix+name, &in)); err != nil {
+		if err := w.visit(path, &in, w.first(path, &in)); err != nil {
 			return err
 		}
 		if in.mode&syscall.S_IFMT == syscall.S_IFDIR {
-			return w.dir(prefix+name+"/", &in, depth+1)
+			return w.dir(path+"/", &in, depth+1)
 		}
 		return nil
 	})
