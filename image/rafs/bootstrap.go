@@ -184,11 +184,8 @@ func (b *Bootstrap) setChunkSize(n uint32) error {
 	return nil
 }
 
-// ref returns the name of blob n, whose bytes are to be read.
+// ref returns the name of blob n, which there must be.
 func (b *Bootstrap) ref(n uint32) (chunk.Blob, error) {
-	if uint64(n) >= uint64(len(b.blobs)) {
-		return "", fmt.Errorf("%w: chunk in blob %d of %d", chunk.ErrCorrupt, n, len(b.blobs))
-	}
 	id := b.blobs[n].id
 	if len(id) != 64 || strings.Trim(id, "0123456789abcdef") != "" {
 		return "", fmt.Errorf("%w: blob %.80q is not named by a SHA-256", ErrUnsupported, id)

@@ -60,8 +60,14 @@ func open(ctx context.Context, bootstrap []byte, cfg Config) (*image.Layer, erro
 		metas:   make([]*meta, len(b.blobs)),
 		digests: make([][]byte, len(b.blobs)),
 		sums:    make([]tarSums, len(b.blobs)),
-		numbers: make(map[placeKey]uint32),
 	}
+	n := 0
+	for i := range b.blobs {
+		n += int(min(uint64(b.blobs[i].chunkCount), uint64(b.maxChunks)))
+	}
+	n = min(n, b.maxChunks, 1<<20) // what it claims may not be true
+	l.numbers = make(map[placeKey]uint32, n)
+	l.chunks = make([]located, 0, n)
 	if err := l.load(ctx, &cfg); err != nil {
 		return nil, err
 	}
@@ -144,8 +150,8 @@ func (l *locator) load(ctx context.Context, cfg *Config) error {
 		}
 		for i := range in.chunks {
 			c, err := l.b.tree.chunk(in, i)
-			if err == nil {
-				_, err = l.b.ref(c.blob)
+			if err == nil && uint64(c.blob) >= uint64(len(used)) {
+				err = fmt.Errorf("%w: chunk in blob %d of %d", chunk.ErrCorrupt, c.blob, len(used))
 			}
 			if err != nil {
 				return fmt.Errorf("%.200q: %w", path, err)

@@ -42,7 +42,7 @@ func newWalk(b *Bootstrap, visit func(path string, in *inode, first string) erro
 	}
 }
 
-// walk calls visit for each name in the tree, directories before what they hold,
+// walk calls visit, which must not keep the inode, for each name in the tree, directories before what they hold,
 // by rising name in each directory. The root's path is ".". If the file was
 // visited before, under another name, first is that name.
 func (b *Bootstrap) walk(visit func(path string, in *inode, first string) error) error {
@@ -71,6 +71,7 @@ func (w *walk) dir(prefix string, dir *inode, depth int) error {
 	}
 	w.dirs[dir.num] = struct{}{}
 	before := ""
+	var in inode // one for all names, as visit doesn't keep it
 	return w.b.tree.children(dir, func(name string, num uint64) error {
 		if err := checkName(name, before); err != nil {
 			return fmt.Errorf("directory %.200q: %w", prefix, err)
@@ -80,8 +81,8 @@ func (w *walk) dir(prefix string, dir *inode, depth int) error {
 			return fmt.Errorf("%w: more names than the bootstrap has room for", chunk.ErrCorrupt)
 		}
 		path := prefix + name
-		in, err := w.b.tree.inode(num)
-		if err == nil {
+		var err error
+		if in, err = w.b.tree.inode(num); err == nil {
 			err = w.count(&in)
 		}
 		if err != nil {
