@@ -195,6 +195,9 @@ func (s *search) fromReferrer(ctx context.Context, n int) (*layerIndex, error) {
 		return nil, s.odd(ctx, err)
 	}
 	for _, rec := range found[s.img.Layers[n].Digest] {
+		if err != nil { // of the one before
+			s.log.Warn("index of a layer is not used", "layer", rec.Layer, "err", err)
+		}
 		var x *layerIndex
 		x, err = s.openPublished(ctx, rec, s.img.DiffIDs[n])
 		if err == nil || !errors.Is(err, chunk.ErrCorrupt) && !isMissing(err) {

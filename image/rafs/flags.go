@@ -23,7 +23,9 @@ const (
 	flagAES          = 1 << 25
 	flagsCompatible  = 0x3f << 26 // without a meaning, and to be ignored
 
-	knownFlags = flagsCompatible | 0x3ff | flagPlain | flagAES
+	flagsCompressor = flagUncompressed | flagLZ4 | flagGzip | flagZstd
+	flagsDigest     = flagBLAKE3 | flagSHA256
+	knownFlags      = flagsCompressor | flagsDigest | flagOwners | flagXattrs | flagDigests | flagTarfs | flagPlain | flagAES | flagsCompatible
 )
 
 // The features of a blob. The low half must be understood, the high half may be
@@ -84,8 +86,7 @@ func checkFlags(flags uint64) error {
 // compressorOf returns what the flags of a superblock say of compression. Version
 // 5 may say nothing, which means LZ4.
 func compressorOf(flags uint64) (compressor, error) {
-	const all = flagUncompressed | flagLZ4 | flagGzip | flagZstd
-	switch flags & all {
+	switch flags & flagsCompressor {
 	case flagUncompressed:
 		return plain, nil
 	case flagLZ4:
@@ -103,7 +104,7 @@ func compressorOf(flags uint64) (compressor, error) {
 // algorithmOf returns what the flags of a superblock say of digests. Version 5
 // may say nothing, which means BLAKE3.
 func algorithmOf(flags uint64) (chunk.Algorithm, error) {
-	switch flags & (flagBLAKE3 | flagSHA256) {
+	switch flags & flagsDigest {
 	case flagSHA256:
 		return chunk.SHA256, nil
 	case flagBLAKE3, 0:

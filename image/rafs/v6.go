@@ -62,6 +62,9 @@ func parse6(p []byte) (*Bootstrap, error) {
 	if err := b.setFlags(flags); err != nil {
 		return nil, err
 	}
+	if flags&flagsCompressor == 0 || flags&flagsDigest == 0 {
+		return nil, fmt.Errorf("%w: flags %#x name no compressor or no digest", chunk.ErrCorrupt, flags)
+	}
 	t := &tree6{
 		p:         p,
 		meta:      uint64(le.Uint32(sb[40:])) << bits,
