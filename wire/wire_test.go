@@ -41,6 +41,7 @@ func full() *Request {
 				Parts: []int{0, 2},
 			},
 			{Span: chunk.Span{Blob: blob, Len: 3, Codec: chunk.Raw, Parts: []chunk.Part{part("raw", 0)}}},
+			{Span: chunk.Span{Blob: blob, Off: 3, Len: 5, Codec: chunk.LZ4, Parts: []chunk.Part{part("lz4", 0)}}},
 		},
 	}
 }
@@ -310,8 +311,8 @@ func TestCutReason(t *testing.T) {
 
 func TestWants(t *testing.T) {
 	q := full()
-	if got := q.Wanted(); got != 3 {
-		t.Errorf("Wanted = %d, want 3", got)
+	if got := q.Wanted(); got != 4 {
+		t.Errorf("Wanted = %d, want 4", got)
 	}
 	for i, want := range []bool{true, false, true, false} {
 		if q.Items[0].Wants(i) != want {
