@@ -189,28 +189,7 @@ func (n *Node) Run(ctx context.Context) error {
 	// What readers need ends after the last reader.
 	base, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	below, base := errgroup.WithContext(base)
-	below.Go(func() error { return n.sched.Run(base) })
-	if n.members != nil {
-		below.Go(func() error { return n.members.run(base, n.held) })
-		below.Go(func() error {
-			n.serveNotices(base)
-			return nil
-		})
-		below.Go(func() error {
-			n.directory.Run(base)
-			return nil
-		})
-	}
-	if n.lookout != nil {
-		below.Go(func() error { return n.keepLookout(base) })
-	}
-	if n.seeds != nil {
-		below.Go(func() error { return n.seeds.Run(base) })
-	}
-	if n.outlast != nil {
-		below.Go(func() error { return n.survive(base) })
-	}
+	below, base := n.goBelow(base)
 
 	above, ctx := errgroup.WithContext(ctx)
 	above.Go(func() error {
@@ -247,6 +226,31 @@ func (n *Node) Run(ctx context.Context) error {
 	err := above.Wait()
 	stop()
 	return errors.Join(err, below.Wait())
+}
+
+// goBelow starts all that readers need, until ctx is done or one of it fails.
+func (n *Node) goBelow(ctx context.Context) (*errgroup.Group, context.Context) {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return n.sched.Run(ctx) })
+	if n.members != nil {
+		g.Go(func() error { return n.members.run(ctx, n.held) })
+		g.Go(func() error {
+			n.serveNotices(ctx)
+			return nil
+		})
+		g.Go(func() error {
+			n.directory.Run(ctx)
+			return nil
+		})
+		g.Go(func() error { return n.keepLookout(ctx) })
+	}
+	if n.seeds != nil {
+		g.Go(func() error { return n.seeds.Run(ctx) })
+	}
+	if n.outlast != nil {
+		g.Go(func() error { return n.survive(ctx) })
+	}
+	return g, ctx
 }
 
 // Ready is closed when the admin socket answers. A node that keeps no chunks has
