@@ -55,7 +55,10 @@ func (s *Snapshotter) View(ctx context.Context, key, parent string, opts ...snap
 // serve makes the remote snapshot of a layer that is served lazily, and returns
 // errdefs.ErrAlreadyExists. It returns nil if containerd is to pull the layer.
 func (s *Snapshotter) serve(ctx context.Context, w wanted, key, parent string, labels map[string]string) error {
-	name, err := s.target(ctx, w, parent)
+	err := s.read(ctx, func(ctx context.Context) error {
+		_, err := target(ctx, w, parent)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -65,8 +68,9 @@ func (s *Snapshotter) serve(ctx context.Context, w wanted, key, parent string, l
 	}
 	labels[remoteLabel] = "remote snapshot"
 	err = s.meta.WithTransaction(ctx, true, func(ctx context.Context) error {
-		if _, _, _, err := storage.GetInfo(ctx, name); err == nil {
-			return nil // somebody else was faster
+		name, err := target(ctx, w, parent) // somebody else may have been faster
+		if err != nil {
+			return err
 		}
 		snap, err := storage.CreateSnapshot(ctx, snapshots.KindActive, key, parent, snapshots.WithLabels(labels))
 		if err != nil {
@@ -84,27 +88,23 @@ func (s *Snapshotter) serve(ctx context.Context, w wanted, key, parent string, l
 	return fmt.Errorf("layer %s is served lazily: %w", w.Chain, errdefs.ErrAlreadyExists)
 }
 
-// target returns the name of the remote snapshot of a layer. It is the chain ID,
-// unless a snapshot of that chain stands upon another parent: another namespace of
-// containerd may have pulled the layers below. If the snapshot is there already the
-// error is errdefs.ErrAlreadyExists.
-func (s *Snapshotter) target(ctx context.Context, w wanted, parent string) (name string, err error) {
-	err = s.read(ctx, func(ctx context.Context) error {
-		for _, name = range []string{string(w.Chain), string(w.Chain) + " on " + parent} {
-			_, info, _, err := storage.GetInfo(ctx, name)
-			if errdefs.IsNotFound(err) {
-				return nil
-			}
-			if err != nil {
-				return err
-			}
-			if info.Parent == parent {
-				return fmt.Errorf("layer %s: %w", w.Chain, errdefs.ErrAlreadyExists)
-			}
+// target returns the name of the remote snapshot of a layer, within a transaction.
+// It is the chain ID, unless a snapshot of that chain stands upon another parent:
+// another namespace of containerd may have pulled the layers below. If the snapshot
+// is there already the error is errdefs.ErrAlreadyExists.
+func target(ctx context.Context, w wanted, parent string) (name string, err error) {
+	for _, name = range []string{string(w.Chain), string(w.Chain) + " on " + parent} {
+		_, info, _, err := storage.GetInfo(ctx, name)
+		switch {
+		case errdefs.IsNotFound(err):
+			return name, nil
+		case err != nil:
+			return "", err
+		case info.Parent == parent:
+			return "", fmt.Errorf("layer %s: %w", w.Chain, errdefs.ErrAlreadyExists)
 		}
-		return nil
-	})
-	return name, err
+	}
+	return "", fmt.Errorf("layer %s stands upon another parent than %s", w.Chain, parent)
 }
 
 // create makes a snapshot to which can be written, or one to look at. The view
