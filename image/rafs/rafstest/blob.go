@@ -61,7 +61,7 @@ func (o *blob) add(data []byte) (*piece, error) {
 		o.batch = append(o.batch, p)
 		return p, nil
 	}
-	enc, compressed, err := o.b.Compressor.encode(data)
+	enc, compressed, err := o.b.encode(o.b.Compressor, data)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func (o *blob) flushBatch() {
 		all = append(all, p.data...)
 		p.coff, p.compressed = int64(len(o.data)), true
 	}
-	enc, _, err := o.b.Compressor.encode(all)
+	enc, _, err := o.b.encode(o.b.Compressor, all)
 	if err != nil {
 		enc = all // which is as good
 	}
@@ -114,7 +114,7 @@ func (o *blob) finish(img *Image) error {
 		o.features |= featureBatch
 	}
 	raw, header := o.info()
-	enc, _, err := o.b.InfoCompressor.encode(raw)
+	enc, _, err := o.b.encode(o.b.InfoCompressor, raw)
 	if err != nil {
 		return err
 	}

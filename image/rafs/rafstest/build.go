@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 
+	"github.com/klauspost/compress/zstd"
 	"github.com/zeebo/blake3"
 )
 
@@ -88,6 +89,7 @@ type builder struct {
 	blobs  []*blob // those of native chunks, and then one for each layer
 	pieces map[[32]byte]*piece
 	inodes int
+	zstd   *zstd.Encoder // made on first use
 }
 
 // Build encodes the tree at root.

@@ -20,8 +20,8 @@ const (
 	Zstd Compressor = 3
 )
 
-// encode returns p encoded; p itself if that is no shorter.
-func (c Compressor) encode(p []byte) (enc []byte, compressed bool, err error) {
+// encode returns p encoded by c; p itself if that is no shorter.
+func (b *builder) encode(c Compressor, p []byte) (enc []byte, compressed bool, err error) {
 	switch c {
 	case None:
 		return p, false, nil
@@ -37,10 +37,11 @@ func (c Compressor) encode(p []byte) (enc []byte, compressed bool, err error) {
 		err = w.Close()
 		enc = buf.Bytes()
 	case Zstd:
-		var w *zstd.Encoder
-		if w, err = zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest)); err == nil {
-			enc = w.EncodeAll(p, nil)
-			err = w.Close()
+		if b.zstd == nil {
+			b.zstd, err = zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest))
+		}
+		if err == nil {
+			enc = b.zstd.EncodeAll(p, nil)
 		}
 	default:
 		err = fmt.Errorf("unknown compressor %d", c)
