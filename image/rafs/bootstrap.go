@@ -156,8 +156,13 @@ func Parse(p []byte) (*Bootstrap, error) {
 	return nil, ErrNotRAFS
 }
 
-// Version returns 5 or 6.
-func (b *Bootstrap) Version() int { return b.version }
+// Format returns the format by its version.
+func (b *Bootstrap) Format() image.Format {
+	if b.version == 5 {
+		return image.RAFSv5
+	}
+	return image.RAFSv6
+}
 
 // setFlags takes over what the flags of the superblock say.
 func (b *Bootstrap) setFlags(flags uint64) (err error) {

@@ -89,14 +89,12 @@ func open(ctx context.Context, bootstrap []byte, cfg Config) (*image.Layer, erro
 	return &image.Layer{
 		Digest:   cfg.Digest,
 		Size:     cfg.Size,
-		Format:   formats[b.version],
+		Format:   b.Format(),
 		Table:    table,
 		Prefetch: prefetch,
 		Entries:  b.entries(l.known),
 	}, nil
 }
-
-var formats = map[int]image.Format{5: image.RAFSv5, 6: image.RAFSv6}
 
 // known is number for chunks that were asked for before.
 func (l *locator) known(c *fileChunk) (uint32, error) {

@@ -38,6 +38,9 @@ func (s tarSums) id(start uint64, size uint32) (chunk.ID, error) {
 // name says, whatever becomes of the blob.
 func (s tarSums) fill(ctx context.Context, r image.Ranger, b *blob, keep func(chunk.Verified)) error {
 	wanted := slices.SortedFunc(maps.Keys(s), func(x, y tarSpan) int { return cmp.Compare(x.start, y.start) })
+	if r.Size() < 0 {
+		return fmt.Errorf("%w: no manifest tells the size of an unpacked layer", ErrUnsupported)
+	}
 	body, err := r.ReadRange(ctx, 0, r.Size())
 	if err != nil {
 		return err
@@ -47,7 +50,7 @@ func (s tarSums) fill(ctx context.Context, r image.Ranger, b *blob, keep func(ch
 	src := io.TeeReader(body, sum)
 	at := uint64(0)
 	for _, one := range wanted {
-		if one.start < at || one.start > uint64(r.Size()) {
+		if end := one.start + uint64(one.size); one.start < at || end > uint64(r.Size()) {
 			return fmt.Errorf("%w: chunk at %d of a layer lies in another, or behind the end", chunk.ErrCorrupt, one.start)
 		}
 		if _, err := io.CopyN(io.Discard, src, int64(one.start-at)); err != nil {
