@@ -3,8 +3,10 @@ package fusefs
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
@@ -36,7 +38,11 @@ func Unmount(dir string, lazy bool) error {
 func Abort(dir string) error {
 	at, err := ours(dir)
 	if err == nil {
-		err = errors.Join(abort(at.Minor), unix.Unmount(at.Mountpoint, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH))
+		err = abort(at.Minor)
+		// A server that runs has seen the end, and may be faster.
+		if bad := unix.Unmount(at.Mountpoint, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH); !errors.Is(bad, unix.EINVAL) {
+			err = errors.Join(err, bad)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("unmount %s by force: %w", dir, err)
@@ -52,6 +58,43 @@ func (s *Session) Abort() error {
 		return err
 	}
 	return Abort(s.Dir)
+}
+
+// Discard takes a mount away of which nothing is known but its descriptor, wherever
+// it is mounted. Kernels before Linux 6.16 don't tell which one that is: then it is
+// an error, and the mount ends when the descriptor is closed, but stays in its place.
+func Discard(device *os.File) error {
+	fd := int(device.Fd())
+	if ended(fd) {
+		return nil // its number may be that of another by now
+	}
+	minor, err := connection(fd)
+	if err != nil {
+		return fmt.Errorf("take an unknown mount away: %w", err)
+	}
+	mounts, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
+		return m.FSType != fsType || m.Major != 0 || m.Minor != minor, false
+	})
+	errs := []error{err, abort(minor)}
+	for _, m := range mounts {
+		errs = append(errs, unix.Unmount(m.Mountpoint, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH))
+	}
+	return errors.Join(errs...)
+}
+
+// connection returns the number of a descriptor's connection, which is also the
+// device number of the file system.
+func connection(fd int) (int, error) {
+	info, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(fd))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(info)) {
+		if text, ok := strings.CutPrefix(line, "fuse_connection:"); ok {
+			return strconv.Atoi(strings.TrimSpace(text))
+		}
+	}
+	return 0, errors.New("the kernel does not tell which mount a descriptor is of")
 }
 
 // ErrBusy is why a mount that is in use can't be taken away.

@@ -19,13 +19,13 @@ const (
 	sweepInterval = time.Second
 	// lockPatience is how long a keeper waits for the end of another one.
 	lockPatience = 5 * time.Second
-	defaultIdle  = 5 * time.Second
+	defaultIdle  = 2 * time.Second
 )
 
 // A Config is how a keeper behaves. The zero value is good.
 type Config struct {
 	// Idle is how long a keeper that holds nothing waits for a client before it
-	// ends. Default: 5 seconds.
+	// ends. Default: 2 seconds.
 	Idle time.Duration
 }
 

@@ -75,12 +75,12 @@ func (r *mountRecord) options() MountOptions {
 	return MountOptions{IndexOptions: IndexOptions{Build: r.Build}, Layers: r.Layers}
 }
 
-// readMountRecords returns what a state folder knows of mounts. Files that can't be
-// read are reported beside the others.
-func readMountRecords(state string) (list []*mountRecord, err error) {
+// readMountRecords returns what a state folder knows of mounts. Of damaged files it
+// returns the names, and what is wrong with them.
+func readMountRecords(state string) (list []*mountRecord, damaged []string, err error) {
 	files, err := os.ReadDir(filepath.Join(state, mountsDir))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil, nil, nil
 	}
 	for _, f := range files {
 		name, ok := strings.CutSuffix(f.Name(), ".json")
@@ -89,10 +89,11 @@ func readMountRecords(state string) (list []*mountRecord, err error) {
 		}
 		r := &mountRecord{name: name}
 		if bad := readRecord(r.path(state), r); bad != nil {
+			damaged = append(damaged, r.path(state))
 			err = errors.Join(err, fmt.Errorf("mount %s: %w", name, bad))
 			continue
 		}
 		list = append(list, r)
 	}
-	return list, err
+	return list, damaged, err
 }

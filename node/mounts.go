@@ -135,7 +135,7 @@ func Abort(dir string) error { return fusefs.Abort(dir) }
 // MountDirs returns where the state folder says that images are mounted, whether or
 // not a node runs.
 func MountDirs(state string) ([]string, error) {
-	records, err := readMountRecords(state)
+	records, _, err := readMountRecords(state)
 	var dirs []string
 	for _, r := range records {
 		dirs = append(dirs, r.Dir)

@@ -40,9 +40,12 @@ func (n *Node) restore(ctx context.Context) {
 		close(n.restoring) // the folder belongs to another node
 		return
 	}
-	records, err := readMountRecords(n.dir)
+	records, damaged, err := readMountRecords(n.dir)
 	if err != nil {
-		n.log.Error("what is known of some mounts can't be read", "err", err)
+		n.log.Error("what is known of some mounts can't be read; they are taken away", "err", err)
+	}
+	for _, file := range damaged {
+		os.Remove(file)
 	}
 	byDir := make(map[string][]*mountRecord)
 	known := make(map[string]bool)
@@ -68,9 +71,9 @@ func (n *Node) restore(ctx context.Context) {
 		})
 	}
 	close(n.restoring)
-	for name := range held {
+	for name, device := range held {
 		if !known[name] {
-			n.log.Warn("descriptor of a mount of which nothing is known is closed", "name", name)
+			n.log.Warn("mount of which nothing is known is taken away", "name", name, "err", fusefs.Discard(device))
 			n.keeping.drop(name)
 		}
 	}

@@ -41,6 +41,13 @@ func TestMain(m *testing.M) {
 			os.Exit(0)
 		}
 	}
+	if dir := os.Getenv(userEnv); dir != "" {
+		if err := runUser(dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	code := m.Run()
 	if dir := plainBinary.dir; dir != "" {
 		_ = os.RemoveAll(dir)
@@ -81,11 +88,17 @@ type testRegistry struct {
 // startRegistry starts an embedded registry that ends with the test.
 func startRegistry(t testing.TB) *testRegistry {
 	t.Helper()
-	reg, err := registry.New(t.TempDir(), registry.Config{})
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	return startRegistryOn(t, ln)
+}
+
+// startRegistryOn is startRegistry on a listener, which it closes.
+func startRegistryOn(t testing.TB, ln net.Listener) *testRegistry {
+	t.Helper()
+	reg, err := registry.New(t.TempDir(), registry.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
