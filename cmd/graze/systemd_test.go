@@ -85,13 +85,27 @@ func (s *fakeSystemd) take(text string, fds []int) {
 	}
 }
 
+// held returns how many descriptors there are in the store.
+func (s *fakeSystemd) held() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.store)
+}
+
 // passes returns what systemd gives a service that it starts.
-func (s *fakeSystemd) passes() (env []string, files []*os.File) {
+func (s *fakeSystemd) passes(t *testing.T) (env []string, files []*os.File) {
+	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var names []string
 	for name, f := range s.store {
-		names, files = append(names, name), append(files, f)
+		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		own := os.NewFile(uintptr(fd), name)
+		t.Cleanup(func() { own.Close() })
+		names, files = append(names, name), append(files, own)
 	}
 	env = []string{"NOTIFY_SOCKET=" + s.socket, "FDSTORE=64"}
 	if len(names) > 0 {
@@ -108,14 +122,14 @@ func TestSystemdStore(t *testing.T) {
 	n := newKeptNode(t)
 	n.flags = []string{"--keep-mounts", "auto"}
 	n.before = []string{"sh", "-c", `LISTEN_PID=$$ exec "$0" "$@"`}
-	n.env, n.files = systemd.passes()
+	n.env, n.files = systemd.passes(t)
 	n.start(t)
 	ref := reg.push(t, smallImage(t, imagetest.Plain()), "small:1")
 	first, second := n.mount(t, ref), n.mount(t, ref)
 	u := startUser(t, first)
 	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
 		n.end(t, sig)
-		n.env, n.files = systemd.passes()
+		n.env, n.files = systemd.passes(t)
 		if len(n.files) != 2 {
 			t.Errorf("systemd holds %d descriptors", len(n.files))
 		}
@@ -129,9 +143,9 @@ func TestSystemdStore(t *testing.T) {
 	}
 	graze(t, "umount", second)
 	n.serves(t, first)
-	eventually(t, "systemd holds one mount", func() bool { _, files := systemd.passes(); return len(files) == 1 })
+	eventually(t, "systemd holds one mount", func() bool { return systemd.held() == 1 })
 	n.end(t, syscall.SIGINT)
-	if _, files := systemd.passes(); len(files) != 0 {
-		t.Errorf("at the end systemd holds %d descriptors", len(files))
+	if left := systemd.held(); left != 0 {
+		t.Errorf("at the end systemd holds %d descriptors", left)
 	}
 }
