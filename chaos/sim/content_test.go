@@ -13,7 +13,7 @@ import (
 func twoImages(t *testing.T, f func(t *testing.T, c *Cluster, first, second *Image)) {
 	t.Helper()
 	t.Logf("seed %d", *seed)
-	first := NewImage(*seed, Shape{Bytes: *scale * 16 << 20, Chunk: 64 << 10, Chunks: 4})
+	first := NewImage(*seed, Shape{Bytes: *scale * 8 << 20, Chunk: 64 << 10, Chunks: 4})
 	second := first.Remix(*seed+77, 12, 5)
 	synctest.Test(t, func(t *testing.T) {
 		c := New(Config{
@@ -104,7 +104,7 @@ func TestNewHomes(t *testing.T) {
 // To ask for chunks that nobody has takes the start of a first image no time that
 // could be told.
 func TestDirectoryTakesNoTime(t *testing.T) {
-	first := NewImage(*seed, Shape{Bytes: *scale * 16 << 20, Chunk: 64 << 10, Chunks: 4})
+	first := NewImage(*seed, Shape{Bytes: *scale * 8 << 20, Chunk: 64 << 10, Chunks: 4})
 	start := func(blind bool) (d time.Duration, told int) {
 		synctest.Test(t, func(t *testing.T) {
 			c := New(Config{

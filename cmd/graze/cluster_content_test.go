@@ -132,9 +132,10 @@ func (c *testCluster) chunks(t testing.TB, img *testImage, f func(length int64, 
 }
 
 // waitHeard waits until the nodes have heard of so many chunks, each node counted
-// for itself.
+// for itself, and then of no more for a while: manifests and trees are chunks, too.
 func (c *testCluster) waitHeard(t testing.TB, ctx context.Context, want int) {
 	t.Helper()
+	last, since := 0, time.Now()
 	err := poll(ctx, func() error {
 		heard := 0
 		for _, n := range c.nodes {
@@ -144,8 +145,11 @@ func (c *testCluster) waitHeard(t testing.TB, ctx context.Context, want int) {
 			}
 			heard += int(s.Store.Heard)
 		}
-		if heard < want {
-			return fmt.Errorf("the nodes have heard of %d chunks, not %d", heard, want)
+		if heard != last {
+			last, since = heard, time.Now()
+		}
+		if quiet := time.Since(since); heard < want || quiet < 6*time.Second {
+			return fmt.Errorf("the nodes have heard of %d chunks, of %d at least, and of none for %v", heard, want, quiet)
 		}
 		return nil
 	})
