@@ -176,7 +176,7 @@ func TestPathOfARead(t *testing.T) {
 			map[chunk.PeerID]fakePeer{"c": holds(im, nil)}, "c:home1", 0},
 		{"cluster home by itself", Route{Rack: []chunk.PeerID{"self"}, Cluster: []chunk.PeerID{"self", "c"}},
 			map[chunk.PeerID]fakePeer{}, "", 1},
-		{"next in line are asked by a young home", Route{Cluster: []chunk.PeerID{"self", "c"}},
+		{"next in line are asked by a home that has just started", Route{Cluster: []chunk.PeerID{"self", "c"}},
 			map[chunk.PeerID]fakePeer{"c": holds(im, nil)}, "c:held1", 0},
 		{"a former home has it", Route{Cluster: []chunk.PeerID{"self"}, Former: []chunk.PeerID{"d"}},
 			map[chunk.PeerID]fakePeer{"d": holds(im, nil)}, "d:held1", 0},

@@ -70,8 +70,8 @@
 // Before a cluster home asks the origin, it asks a keeper of each chunk, by the
 // [Directory], who is said to hold it, wherever that lies: what it is told is a
 // hint, and whoever is often wrong is not believed for a while. Then it asks those
-// that were home until lately and, in its first seconds, those next in line, for
-// what they hold; then nodes outside the cluster, if any are known to hold the
+// that were home until lately, for what they hold; if it is not first in line itself,
+// or the members have changed in the last seconds, those next in line, too; then nodes outside the cluster, if any are known to hold the
 // image; and all of them again when the origin did not answer. A holder that has
 // no time is waited for, up to a bound: the bytes are in the cluster already.
 // None of these waits for anything, so it does not matter who asks whom.

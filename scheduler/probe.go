@@ -6,11 +6,6 @@ import (
 	"graze/chunk"
 )
 
-// youth is how long after its start a node asks those next in line before it asks
-// the origin: they have stood in for it while it was away, and who holds what may
-// not have got around yet.
-const youth = settleTime
-
 // probes reports whether others are to be asked for f's chunks before the
 // origin, and makes f ready for that.
 func (st *state) probes(f *fetch) bool {
@@ -20,8 +15,8 @@ func (st *state) probes(f *fetch) bool {
 	f.probed = true
 	t := st.aim(&f.span)
 	route := &Route{Former: slices.Clone(t.route.Former), Cluster: t.route.Cluster, Outside: t.route.Outside, Epoch: t.route.Epoch}
-	if st.young.IsZero() || st.now.Before(st.young) {
-		for _, id := range t.route.Cluster[:min(len(t.route.Cluster), 3)] {
+	if st.standsIn(t) || st.now.Before(st.settling.until) {
+		for _, id := range t.route.Cluster {
 			if !slices.Contains(route.Former, id) {
 				route.Former = append(route.Former, id)
 			}
@@ -36,6 +31,14 @@ func (st *state) probes(f *fetch) bool {
 		return p != nil && p.usable(st.now, true)
 	}
 	return st.directory != nil || slices.ContainsFunc(route.Former, usable) || slices.ContainsFunc(route.Outside, usable)
+}
+
+// standsIn reports whether another node is first in line for a span. Then, as after
+// a change of the members or at its start, this node asks those next in line: they
+// have been home in its place, or are homes of other racks and got the chunks from
+// the node that was home. Word of who holds what may not have got around yet.
+func (st *state) standsIn(t *target) bool {
+	return len(t.route.Cluster) > 0 && t.route.Cluster[0] != st.self
 }
 
 // probe has former homes be asked for w's chunk.

@@ -242,7 +242,6 @@ func (s *Scheduler) Run(ctx context.Context) error {
 		return errors.New("scheduler: Run was called twice")
 	}
 	s.phase = phaseRunning
-	s.state.young = time.Now().Add(youth)
 	s.mu.Unlock()
 
 	var wg sync.WaitGroup

@@ -36,7 +36,6 @@ type clustered struct {
 	settling  settling
 	self      chunk.PeerID
 	at        Place
-	young     time.Time // until when the node counts as just started; zero before Run
 
 	peers     peerTable
 	probing   []*peer           // those to be asked whether they are back
