@@ -24,10 +24,11 @@ type Format string
 
 // The formats of layer indexes.
 const (
-	EStargz Format = "estargz" // a table of contents within the layer
-	TarGz   Format = "targz"   // graze's own index, beside an unmodified layer
-	RAFSv5  Format = "rafs-v5" // a bootstrap, for a whole image
-	RAFSv6  Format = "rafs-v6" // likewise
+	EStargz     Format = "estargz"      // a table of contents for the layer, mostly within it
+	ZstdChunked Format = "zstd-chunked" // likewise
+	TarGz       Format = "targz"        // graze's own index, beside an unmodified layer
+	RAFSv5      Format = "rafs-v5"      // a bootstrap, for a whole image
+	RAFSv6      Format = "rafs-v6"      // likewise
 
 	// RAFSBlob is a layer of such an image that has no entries: the bootstrap is in
 	// another one.

@@ -35,9 +35,8 @@ type Config struct {
 	// Stale says what a tag stands for while the registry does not answer.
 	Stale StalePolicy
 
-	// AcceptUnverifiedTOC allows the table of contents of an eStargz layer for
-	// which the manifest has no digest. Otherwise such a layer is taken as one
-	// that has none.
+	// AcceptUnverifiedTOC allows the table of contents of a layer for which the
+	// manifest has no digest. Otherwise such a layer is taken as one that has none.
 	AcceptUnverifiedTOC bool
 
 	// Platform is the platform whose image is taken from a multi-platform one.

@@ -12,7 +12,7 @@
 //	blobs/sha256/<digest>     manifests, configs, trees and checkpoints of indexes
 //	layers/<digest>.json      the index of a layer that was made here
 //	layers/<hash>.json        the index of a layer that a repository published, for its images;
-//	                          where the end of an eStargz layer is, in a cluster
+//	                          where the end of a layer with a table of contents is, in a cluster
 //	views/<key>.view          merged trees, by their repository and layers
 //	refs/<hash>.json          what a reference last stood for, and which indexes an image had
 //	chunks/                   the chunk store, locked while a Node is open
@@ -29,11 +29,12 @@
 //  1. the RAFS bootstrap of an image in the format of Nydus, in its last layer;
 //  2. the RAFS bootstrap of the same image in the format of Nydus, if it is beside
 //     the image in its (multi-platform) index, marked in the new or the old way;
-//  3. the layer's own eStargz table of contents, if the manifest vouches for it;
+//  3. the layer's own table of contents, of eStargz or zstd:chunked, if the manifest
+//     vouches for it: in the layer, or in an image with a tag of its own;
 //  4. graze's index that the folder has already, if it was made here or comes from
 //     the image's repository;
 //  5. graze's index among the image's referrers in the registry;
-//  6. an eStargz table of contents that nothing vouches for, if Config allows;
+//  6. a table of contents in the layer that nothing vouches for, if Config allows;
 //  7. the RAFS bootstrap of an image in the format of Nydus among the image's
 //     referrers;
 //  8. graze's index, made now from the whole layer, if the caller allows.

@@ -9,9 +9,7 @@ import (
 
 	"graze/chunk"
 	"graze/image"
-	"graze/image/estargz"
 	"graze/image/targz"
-	"graze/origin"
 )
 
 // ErrNoIndex: a layer has no index that could be used.
@@ -54,37 +52,6 @@ type layerIndex struct {
 	report LayerReport
 	blobs  []blobSource // where those are that the image has besides its layers
 	record *layerRecord // of graze's own index
-}
-
-// unusable reports whether err says that a layer has no eStargz table of
-// contents, or none that may be used or is what the manifest says, so that another
-// index is looked for.
-func unusable(err error) bool {
-	return errors.Is(err, estargz.ErrNotEStargz) || errors.Is(err, estargz.ErrExternalTOC) ||
-		errors.Is(err, estargz.ErrUnverified) || errors.Is(err, estargz.ErrUnsupported) || errors.Is(err, chunk.ErrCorrupt)
-}
-
-// openEStargz opens the table of contents in the layer.
-func (l *Library) openEStargz(ctx context.Context, img *Image, layer *origin.Layer, policy estargz.Policy) (*layerIndex, error) {
-	blob := image.Ranger(l.client.Blob(img.Repository, layer.Digest, layer.Size))
-	if estargz.Annotated(layer.Annotations) {
-		blob = l.tail(ctx, img.Repository, layer)
-	}
-	es, err := estargz.Open(ctx, blob, estargz.Config{
-		Blob:        layer.Digest,
-		Annotations: layer.Annotations,
-		Unverified:  policy,
-	})
-	if err != nil {
-		return nil, err
-	}
-	x := &layerIndex{layer: &es.Layer}
-	x.report.Index = "table of contents in the layer, " + es.TOCDigest.String()
-	if es.Unverified {
-		x.report.Index += ", for which the manifest does not vouch"
-		l.log.Warn("table of contents in the layer is used, but the manifest does not vouch for it", "layer", layer.Digest, "toc", es.TOCDigest)
-	}
-	return x, nil
 }
 
 // openKept opens the index of a layer that the folder has: one that was made

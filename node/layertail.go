@@ -12,11 +12,10 @@ import (
 	"graze/chunk"
 	"graze/dht"
 	"graze/image"
-	"graze/image/estargz"
 	"graze/origin"
 )
 
-// The table of contents of an eStargz layer is at the layer's end. Its digest is in
+// The table of contents of a layer that has one is at the layer's end. Its digest is in
 // the manifest, so any node can have it from any other: the home of the layer asks
 // the registry for the end of the layer, and the others copy it from there.
 
@@ -41,8 +40,11 @@ type wantedTail struct {
 	Repository string     `json:"repository"`
 	Layer      chunk.Blob `json:"layer"`
 	Size       int64      `json:"size"`
-	TOC        string     `json:"toc"` // digest of the table of contents
+	MediaType  string     `json:"mediaType"`
 	Known      bool       `json:"known,omitempty"`
+
+	// Annotations are those of the layer that are about its table of contents.
+	Annotations map[string]string `json:"annotations"`
 }
 
 // tailPath returns the name of the file that keeps the record of a layer's end.
@@ -93,7 +95,8 @@ func (n *Node) layerTail(ctx context.Context, repository string, layer *origin.L
 	if p, err := n.keptTail(layer); err == nil {
 		return p, nil
 	}
-	want := &wantedTail{Repository: repository, Layer: layer.Digest, Size: layer.Size, TOC: layer.Annotations[estargz.TOCDigestAnnotation]}
+	want := &wantedTail{Repository: repository, Layer: layer.Digest, Size: layer.Size,
+		MediaType: layer.MediaType, Annotations: contentsAnnotations(layer.Annotations)}
 	key := dht.HomeKey(&chunk.Span{Blob: layer.Digest, Len: layer.Size})
 	view := n.members.dht.View()
 	if homes := view.ClusterHomes(key, 1); len(homes) == 1 && homes[0].ID != n.members.host.ID() {
@@ -135,7 +138,7 @@ func (n *Node) tailFrom(ctx context.Context, from *dht.Member, want *wantedTail,
 		return nil, err
 	}
 	r := &tailRanger{n.client.Blob(want.Repository, want.Layer, want.Size), reply.Tail.Off, p}
-	if _, err := estargz.Open(ctx, r, estargz.Config{Blob: layer.Digest, Annotations: layer.Annotations}); err != nil {
+	if _, err := openContents(ctx, r, layer, false); err != nil {
 		return nil, err
 	}
 	return p, writeRecord(n.tailPath(layer.Digest), reply.Tail)
@@ -160,7 +163,7 @@ func (n *Node) tailHere(ctx context.Context, want *wantedTail, layer *origin.Lay
 		}
 	}
 	rec := &recorder{Ranger: n.client.Blob(want.Repository, layer.Digest, layer.Size)}
-	if _, err := estargz.Open(ctx, rec, estargz.Config{Blob: layer.Digest, Annotations: layer.Annotations}); err != nil {
+	if _, err := openContents(ctx, rec, layer, false); err != nil {
 		return nil, err
 	}
 	p, err := rec.tail()
@@ -180,7 +183,7 @@ func (n *Node) onTailNotice(ctx context.Context, want *wantedTail) (noticeReply,
 	if want == nil || want.Size <= 0 {
 		return noticeReply{}, errors.New("the end of a layer is asked for, but not of which")
 	}
-	layer := &origin.Layer{Digest: want.Layer, Size: want.Size, Annotations: map[string]string{estargz.TOCDigestAnnotation: want.TOC}}
+	layer := &origin.Layer{Digest: want.Layer, Size: want.Size, MediaType: want.MediaType, Annotations: want.Annotations}
 	var err error
 	if want.Known {
 		_, err = n.keptTail(layer)

@@ -15,7 +15,6 @@ import (
 
 	"graze/chunk"
 	"graze/image"
-	"graze/image/estargz"
 	"graze/origin"
 )
 
@@ -35,12 +34,12 @@ const resolvePatience = 10 * time.Second
 // A Library is what is known of images: their manifests, indexes and views. It
 // is safe for concurrent use, by several processes too.
 type Library struct {
-	dir        string
-	blobs      blobDir
-	client     *origin.Client
-	platform   v1.Platform
-	unverified estargz.Policy
-	log        *slog.Logger
+	dir       string
+	blobs     blobDir
+	client    *origin.Client
+	platform  v1.Platform
+	acceptTOC bool // also if nothing vouches for it
+	log       *slog.Logger
 
 	stale StalePolicy
 
@@ -66,18 +65,14 @@ func OpenLibrary(cfg Config) (*Library, error) {
 	if err != nil {
 		return nil, err
 	}
-	unverified := estargz.Refuse
-	if cfg.AcceptUnverifiedTOC {
-		unverified = estargz.Accept
-	}
 	l := &Library{
-		dir:        cfg.State,
-		blobs:      blobDir(filepath.Join(cfg.State, "blobs")),
-		client:     client,
-		platform:   cfg.Platform,
-		unverified: unverified,
-		log:        cfg.Log,
-		stale:      cfg.Stale,
+		dir:       cfg.State,
+		blobs:     blobDir(filepath.Join(cfg.State, "blobs")),
+		client:    client,
+		platform:  cfg.Platform,
+		acceptTOC: cfg.AcceptUnverifiedTOC,
+		log:       cfg.Log,
+		stale:     cfg.Stale,
 	}
 	l.find, l.fetch, l.tail, l.build = l.findHere, l.fetchBlob, l.wholeLayer, l.buildIndex
 	return l, nil
@@ -147,7 +142,7 @@ func (l *Library) Resolve(ctx context.Context, ref string) (*Image, error) {
 // OpenView opens the view of an image. The view is made from the layers' indexes
 // the first time, and opened without the network from then on.
 func (l *Library) OpenView(ctx context.Context, img *Image, opts IndexOptions) (*View, error) {
-	path := filepath.Join(l.dir, "views", viewKey(img, l.unverified == estargz.Accept)+".view")
+	path := filepath.Join(l.dir, "views", viewKey(img, l.acceptTOC)+".view")
 	view, err := l.readView(path)
 	switch {
 	case err == nil:

@@ -48,7 +48,8 @@ const (
 	// lookupNotice asks the home of a lookup for its answer, or any node for what
 	// it knows of it.
 	lookupNotice = "lookup"
-	// tailNotice asks the home of an eStargz layer for the layer's end.
+	// tailNotice asks the home of a layer that has a table of contents for the
+	// layer's end.
 	tailNotice = "tail"
 	// blobNotice asks the home of a blob that is too large for a chunk to have it.
 	blobNotice = "blob"

@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"graze/chunk"
-	"graze/image/estargz"
 )
 
 // A search looks for the indexes of one image. What several of its sources need
@@ -144,39 +143,6 @@ func (s *search) eachLayer(ctx context.Context, src indexSource, list []*layerIn
 		})
 	}
 	return g.Wait()
-}
-
-// vouchedTOC opens the table of contents in a layer, if the manifest vouches for
-// it.
-func (s *search) vouchedTOC(ctx context.Context, n int) (*layerIndex, error) {
-	layer := &s.img.Layers[n]
-	if !estargz.Annotated(layer.Annotations) {
-		return nil, nil
-	}
-	x, err := s.openEStargz(ctx, s.img, layer, estargz.Refuse)
-	if unusable(err) {
-		return nil, refusal{err}
-	}
-	return x, err
-}
-
-// unvouchedTOC opens the table of contents in a layer, if that is allowed though
-// nothing vouches for it. One that may not be used is looked for only to say so:
-// where an index is made anyway, each node of a cluster would ask the registry for
-// the end of each layer.
-func (s *search) unvouchedTOC(ctx context.Context, n int) (*layerIndex, error) {
-	layer := &s.img.Layers[n]
-	if estargz.Annotated(layer.Annotations) || s.opts.Build && s.unverified != estargz.Accept {
-		return nil, nil
-	}
-	x, err := s.openEStargz(ctx, s.img, layer, s.unverified)
-	switch {
-	case errors.Is(err, estargz.ErrNotEStargz):
-		return nil, nil
-	case unusable(err):
-		return nil, refusal{err}
-	}
-	return x, err
 }
 
 // kept opens graze's index that the folder has.

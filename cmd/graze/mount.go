@@ -23,8 +23,8 @@ serves it until it is interrupted or the folder is unmounted. A line is printed
 when the mount is ready.
 
 A file's bytes are fetched when they are first read. For that, each layer needs
-an index: the table of contents of an eStargz layer, or graze's own index, which
-'graze index --push' publishes beside the image. With --index build, which is
+an index: that of the image's format, such as the table of contents of an eStargz
+layer, or graze's own index, which 'graze index --push' publishes beside the image. With --index build, which is
 the default, a layer without any is read whole and indexed first.
 
 With --node, a running node mounts the image, and the command ends when the mount

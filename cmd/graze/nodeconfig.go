@@ -39,7 +39,7 @@ type registryFile struct {
 	Platform      string   `toml:"platform" doc:"platform of multi-platform images, such as \"linux/arm64\"; \"\": this machine's"`
 	Stale         string   `toml:"stale" doc:"while the registry does not answer, a tag stands for what it stood for last: \"allow\", or \"deny\" and fail"`
 	StaleMaxAge   duration `toml:"stale-max-age" doc:"oldest answer of the registry that is used so; \"0s\": of any age"`
-	UnverifiedTOC string   `toml:"unverified-toc" doc:"eStargz layers whose table of contents the manifest does not vouch for: \"refuse\" or \"accept\""`
+	UnverifiedTOC string   `toml:"unverified-toc" doc:"layers whose table of contents the manifest does not vouch for: \"refuse\" or \"accept\""`
 }
 
 // A criFile says how the node stands between kubelet and containerd.

@@ -106,7 +106,7 @@ func (o *options) addRegistryFlags(c *cobra.Command) {
 	f.BoolVar(&o.plainHTTP, "plain-http", false, "speak plain HTTP to registries (loopback addresses always do)")
 	f.StringVar(&o.hostsDir, "hosts-dir", "", "folder of hosts.toml files, as containerd's certs.d")
 	f.StringVar(&o.platform, "platform", "", "platform of a multi-platform image, such as linux/arm64 (default: this machine's)")
-	f.StringVar(&o.unverifiedTOC, "unverified-toc", "refuse", "what to do with an eStargz layer whose table of contents the manifest does not vouch for: refuse or accept")
+	f.StringVar(&o.unverifiedTOC, "unverified-toc", "refuse", "what to do with a layer whose table of contents the manifest does not vouch for: refuse or accept")
 }
 
 // addDeadlineFlag adds the flag of commands that read files.

@@ -16,7 +16,7 @@ const (
 	TOCDigestAnnotation = "containerd.io/snapshot/stargz/toc.digest"
 
 	// Layers compressed with zstd carry TOCDigestAnnotation too, but are laid
-	// out otherwise; one of these prefixes tells them apart.
+	// out otherwise (package zstdchunked); one of these prefixes tells them apart.
 	zstdChunkedPrefix   = "io.containers.zstd-chunked."
 	zstdChunkedPrefixCS = "io.github.containers.zstd-chunked."
 )

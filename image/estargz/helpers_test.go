@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -17,6 +16,8 @@ import (
 
 	"graze/chunk"
 	"graze/image"
+	"graze/image/imagetest"
+	"graze/image/toc"
 )
 
 const testBlob = chunk.Blob("sha256:0000000000000000000000000000000000000000000000000000000000000001")
@@ -137,56 +138,19 @@ func sample() []file {
 // collect returns copies of a layer's entries.
 func collect(t testing.TB, l *Layer) []image.Entry {
 	t.Helper()
-	var list []image.Entry
-	for e, err := range l.Entries {
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := *e
-		c.Xattrs = append([]image.Xattr(nil), e.Xattrs...)
-		c.Extents = append([]chunk.Extent(nil), e.Extents...)
-		list = append(list, c)
+	list, err := imagetest.Collect(&l.Layer)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return list
 }
 
-// contents decodes every chunk of the layer, each from the bytes of its span
-// only, and returns the files' contents.
+// contents decodes the layer and returns the files' contents.
 func contents(t testing.TB, blob []byte, l *Layer) map[string][]byte {
 	t.Helper()
-	chunks := make([][]byte, len(l.Table.Chunks))
-	for n := range l.Table.Spans {
-		s := l.Table.Span(uint32(n))
-		zr, err := gzip.NewReader(bytes.NewReader(blob[s.Off : s.Off+s.Len]))
-		if err != nil {
-			t.Fatalf("span %d: %v", n, err)
-		}
-		var at int64
-		for i, p := range s.Parts {
-			if _, err := io.CopyN(io.Discard, zr, p.At-at); err != nil {
-				t.Fatalf("span %d: %v", n, err)
-			}
-			buf := make([]byte, p.Size)
-			if _, err := io.ReadFull(zr, buf); err != nil {
-				t.Fatalf("span %d part %d: %v", n, i, err)
-			}
-			if _, err := p.Verify(buf); err != nil {
-				t.Fatalf("span %d part %d: %v", n, i, err)
-			}
-			at = p.At + int64(p.Size)
-			chunks[int(l.Table.Spans[n].First)+i] = buf
-		}
-	}
-	files := make(map[string][]byte)
-	for _, e := range collect(t, l) {
-		if e.Mode&syscall.S_IFMT != syscall.S_IFREG {
-			continue
-		}
-		data := make([]byte, e.Size)
-		for _, x := range e.Extents {
-			copy(data[x.Off:x.Off+x.Len], chunks[x.Chunk][x.At:])
-		}
-		files[e.Name] = data
+	files, err := imagetest.Contents(&l.Layer, blob)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return files
 }
@@ -194,53 +158,18 @@ func contents(t testing.TB, blob []byte, l *Layer) map[string][]byte {
 // checkTable fails if the layer's table breaks a rule of image.Table.
 func checkTable(t testing.TB, l *Layer) {
 	t.Helper()
-	end := int64(0)
-	next := uint32(0)
-	for i, s := range l.Table.Spans {
-		if s.Off < end || s.Len <= 0 || s.Off > l.Size-s.Len {
-			t.Fatalf("span %d at %d+%d of %d bytes, the one before ends at %d", i, s.Off, s.Len, l.Size, end)
-		}
-		end = s.Off + s.Len
-		if s.First != next || s.Count == 0 || s.Codec != chunk.Gzip || s.Blob != 0 || s.Window.Len != 0 {
-			t.Fatalf("span %d is %+v", i, s)
-		}
-		at := int64(0)
-		for ; next < s.First+s.Count; next++ {
-			c := l.Table.Chunks[next]
-			if c.Span != uint32(i) || c.At < at || c.Check() != nil {
-				t.Fatalf("chunk %d is %+v", next, c)
-			}
-			at = c.At + int64(c.Size)
-			if at < c.At {
-				t.Fatalf("chunk %d is %+v", next, c)
-			}
-		}
-	}
-	if int(next) != len(l.Table.Chunks) || l.Prefetch < 0 || l.Prefetch > len(l.Table.Spans) {
-		t.Fatalf("spans have %d of %d chunks; prefetch %d of %d", next, len(l.Table.Chunks), l.Prefetch, len(l.Table.Spans))
-	}
-	for _, e := range collect(t, l) {
-		off := int64(0)
-		for _, x := range e.Extents {
-			c := l.Table.Chunks[x.Chunk]
-			if x.Off != off || x.Len <= 0 || int64(x.At)+x.Len > int64(c.Size) {
-				t.Fatalf("%q has extent %+v", e.Name, x)
-			}
-			off += x.Len
-		}
-		if off != e.Size {
-			t.Fatalf("%q has extents of %d of %d bytes", e.Name, off, e.Size)
-		}
+	if err := imagetest.CheckMembers(&l.Layer, chunk.Gzip); err != nil {
+		t.Fatal(err)
 	}
 }
 
 // layerOf makes a layer of pad bytes, a TOC and a footer.
-func layerOf(t testing.TB, toc string, pad int) []byte {
+func layerOf(t testing.TB, table string, pad int) []byte {
 	t.Helper()
 	var buf bytes.Buffer
 	buf.Write(make([]byte, pad))
 	zw := gzip.NewWriter(&buf)
-	zw.Write(tarOf(t, []file{{hdr: tar.Header{Name: tocName, Typeflag: tar.TypeReg}, data: []byte(toc)}}))
+	zw.Write(tarOf(t, []file{{hdr: tar.Header{Name: toc.Name, Typeflag: tar.TypeReg}, data: []byte(table)}}))
 	if err := zw.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -9,20 +9,18 @@ import (
 
 	"graze/chunk"
 	"graze/image"
+	"graze/image/toc"
 )
 
 // What kind of layer it is that can't be opened. Test for them with errors.Is.
 var (
 	// ErrNotEStargz: the layer has no eStargz footer.
 	ErrNotEStargz = errors.New("not an eStargz layer")
-	// ErrExternalTOC: the TOC is kept in an image of its own.
+	// ErrExternalTOC: the TOC is kept in an image of its own: see OpenExternal.
 	ErrExternalTOC = errors.New("external TOC")
 	// ErrUnverified: no annotation vouches for the TOC, and the policy is to
 	// refuse such layers.
 	ErrUnverified = errors.New("TOC has no digest in the manifest")
-	// ErrUnsupported: the layer is well formed, but can't be served chunk by
-	// chunk: a chunk has no digest, or is too large.
-	ErrUnsupported = errors.New("unsupported eStargz layer")
 )
 
 // A Policy says what to do with a layer whose descriptor has no digest of the
@@ -81,7 +79,8 @@ type Layer struct {
 // Open reads the TOC of the layer r and returns the layer's index. It makes one
 // request for the end of the layer, and one more if the TOC is larger than that.
 //
-// Errors wrap chunk.ErrCorrupt, one of this package's errors, or the error of r.
+// Errors wrap chunk.ErrCorrupt, toc.ErrUnsupported, one of this package's errors, or
+// the error of r.
 func Open(ctx context.Context, r image.Ranger, cfg Config) (*Layer, error) {
 	l, err := open(ctx, r, cfg)
 	if err != nil {
@@ -91,24 +90,9 @@ func Open(ctx context.Context, r image.Ranger, cfg Config) (*Layer, error) {
 }
 
 func open(ctx context.Context, r image.Ranger, cfg Config) (*Layer, error) {
-	if cfg.Blob == "" {
-		return nil, errors.New("no blob digest given")
-	}
-	if cfg.MaxTOC == 0 {
-		cfg.MaxTOC = DefaultMaxTOC
-	}
-	if cfg.MaxTOC < 0 || cfg.MaxTOC > limitMaxTOC {
-		return nil, fmt.Errorf("MaxTOC is %d, not 1 to %d", cfg.MaxTOC, int64(limitMaxTOC))
-	}
-	var want chunk.ID
-	if s := cfg.Annotations[TOCDigestAnnotation]; s != "" {
-		var err error
-		if want, err = chunk.ParseID(s); err != nil {
-			return nil, fmt.Errorf("annotation %s: %w", TOCDigestAnnotation, err)
-		}
-		if want.Algorithm() != chunk.SHA256 {
-			return nil, fmt.Errorf("annotation %s: %s is not a sha256", TOCDigestAnnotation, want)
-		}
+	want, err := cfg.complete()
+	if err != nil {
+		return nil, err
 	}
 	size := r.Size()
 	tail, err := readTail(ctx, r, size)
@@ -125,35 +109,85 @@ func open(ctx context.Context, r image.Ranger, cfg Config) (*Layer, error) {
 	if want.IsZero() && cfg.Unverified != Accept {
 		return nil, ErrUnverified
 	}
-
 	src, err := tocReader(ctx, r, tail, foot)
 	if err != nil {
 		return nil, err
 	}
 	defer src.Close()
-	b, got, err := readTOC(src, foot.tocOff, cfg.MaxTOC)
+	l, err := cfg.layer(src, want, size, foot.tocOff)
 	if src.err != nil {
 		// What the parser made of a broken transfer is of no interest.
 		return nil, fmt.Errorf("read TOC at %d: %w", foot.tocOff, src.err)
 	}
+	if err != nil {
+		return nil, fmt.Errorf("TOC at %d: %w", foot.tocOff, err)
+	}
+	return l, nil
+}
+
+// OpenExternal returns the index of a layer of the given size whose TOC is kept in
+// an image of its own, as a blob that table reads. Of the layer itself nothing is
+// read: its descriptor must have a digest of the TOC.
+func OpenExternal(table io.Reader, size int64, cfg Config) (*Layer, error) {
+	want, err := cfg.complete()
+	if err == nil && want.IsZero() {
+		err = ErrUnverified
+	}
+	var l *Layer
+	if err == nil && size < externalFooterSize {
+		err = fmt.Errorf("%w: it has %d bytes", ErrNotEStargz, size)
+	}
+	if err == nil {
+		l, err = cfg.layer(table, want, size, size-externalFooterSize)
+	}
+	if err != nil {
+		return nil, &chunk.Error{Op: "open eStargz layer by a TOC of another image", What: string(cfg.Blob), Err: err}
+	}
+	return l, nil
+}
+
+// complete fills in the defaults, checks the rest and returns the digest that the
+// TOC must have; zero if it may have any.
+func (cfg *Config) complete() (want chunk.ID, err error) {
+	if cfg.Blob == "" {
+		return want, errors.New("no blob digest given")
+	}
+	if cfg.MaxTOC == 0 {
+		cfg.MaxTOC = DefaultMaxTOC
+	}
+	if cfg.MaxTOC < 0 || cfg.MaxTOC > limitMaxTOC {
+		return want, fmt.Errorf("MaxTOC is %d, not 1 to %d", cfg.MaxTOC, int64(limitMaxTOC))
+	}
+	s := cfg.Annotations[TOCDigestAnnotation]
+	if s == "" {
+		return want, nil
+	}
+	if want, err = chunk.ParseID(s); err != nil {
+		return want, fmt.Errorf("annotation %s: %w", TOCDigestAnnotation, err)
+	}
+	if want.Algorithm() != chunk.SHA256 {
+		return want, fmt.Errorf("annotation %s: %s is not a sha256", TOCDigestAnnotation, want)
+	}
+	return want, nil
+}
+
+// layer makes a layer of size bytes, whose members end at end, of the TOC in src.
+func (cfg *Config) layer(src io.Reader, want chunk.ID, size, end int64) (*Layer, error) {
+	x, got, err := readTOC(src, toc.Config{Blob: cfg.Blob, Codec: chunk.Gzip, End: end}, cfg.MaxTOC)
 	if !want.IsZero() && !got.IsZero() && got != want {
-		return nil, fmt.Errorf("%w: TOC at %d has digest %s, not %s", chunk.ErrCorrupt, foot.tocOff, got, want)
+		return nil, fmt.Errorf("%w: it has digest %s, not %s", chunk.ErrCorrupt, got, want)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("TOC at %d: %w", foot.tocOff, err)
-	}
-	x, err := b.finish(cfg.Blob)
-	if err != nil {
-		return nil, fmt.Errorf("TOC at %d: %w", foot.tocOff, err)
+		return nil, err
 	}
 	return &Layer{
 		Layer: image.Layer{
 			Digest:   cfg.Blob,
 			Size:     size,
 			Format:   image.EStargz,
-			Table:    x.table,
-			Prefetch: x.prefetch,
-			Entries:  x.entries,
+			Table:    x.Table,
+			Prefetch: x.Prefetch,
+			Entries:  x.Entries,
 		},
 		TOCDigest:  got,
 		Unverified: want.IsZero(),

@@ -20,6 +20,7 @@ import (
 
 	"graze/chunk"
 	"graze/image"
+	"graze/image/toc"
 )
 
 func TestOpen(t *testing.T) {
@@ -166,9 +167,9 @@ func TestOpenEmpty(t *testing.T) {
 
 func TestOpenLargeTOC(t *testing.T) {
 	const n = 10000
-	toc := incompressibleTOC(n)
-	annotations := map[string]string{TOCDigestAnnotation: chunk.SHA256.Sum([]byte(toc)).String()}
-	r := &ranger{p: layerOf(t, toc, 1000)}
+	table := incompressibleTOC(n)
+	annotations := map[string]string{TOCDigestAnnotation: chunk.SHA256.Sum([]byte(table)).String()}
+	r := &ranger{p: layerOf(t, table, 1000)}
 	l, err := Open(t.Context(), r, Config{Blob: testBlob, Annotations: annotations})
 	if err != nil {
 		t.Fatal(err)
@@ -179,8 +180,8 @@ func TestOpenLargeTOC(t *testing.T) {
 	if got := len(collect(t, l)); got != n {
 		t.Errorf("%d entries, want %d", got, n)
 	}
-	_, err = Open(t.Context(), r, Config{Blob: testBlob, Annotations: annotations, MaxTOC: int64(len(toc)) - 1})
-	if !errors.Is(err, ErrUnsupported) {
+	_, err = Open(t.Context(), r, Config{Blob: testBlob, Annotations: annotations, MaxTOC: int64(len(table)) - 1})
+	if !errors.Is(err, toc.ErrUnsupported) {
 		t.Errorf("with a small MaxTOC: %v", err)
 	}
 }
@@ -292,11 +293,11 @@ func TestSampleTOC(t *testing.T) {
 	if dir == "" {
 		t.Skip("GRAZE_FIXTURES is not set")
 	}
-	toc, err := os.ReadFile(filepath.Join(dir, "nydus/nydus/tests/texture/stargz/estargz_sample.json"))
+	table, err := os.ReadFile(filepath.Join(dir, "nydus/nydus/tests/texture/stargz/estargz_sample.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := Open(t.Context(), &ranger{p: layerOf(t, string(toc), 1<<20)}, Config{Blob: testBlob, Unverified: Accept})
+	l, err := Open(t.Context(), &ranger{p: layerOf(t, string(table), 1<<20)}, Config{Blob: testBlob, Unverified: Accept})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,6 @@
 package imagetest
 
 import (
-	"archive/tar"
 	"bufio"
 	"bytes"
 	"compress/gzip"
@@ -11,9 +10,6 @@ import (
 	"hash"
 	"io"
 	"os"
-	"strings"
-	"time"
-	"unicode/utf8"
 
 	"github.com/containerd/stargz-snapshotter/estargz"
 	"github.com/klauspost/compress/zstd"
@@ -121,6 +117,7 @@ func Encodings() []Encoding {
 		Plain(), Gzip(gzip.DefaultCompression), StoredGzip(), MultiMemberGzip(300 << 10), GzipHeaderFields(),
 		Zstd(), MultiFrameZstd(300 << 10), EStargz("estargz"),
 		EStargz("estargz, shared members", estargz.WithMinChunkSize(64<<10), estargz.WithChunkSize(100<<10)),
+		ZstdChunked(), StargzZstd(),
 	}
 }
 
@@ -225,87 +222,3 @@ func zstdFrame(w io.Writer, r io.Reader) (int64, error) {
 
 // diffIDKey is where an encoding that rewrites the archive returns the DiffID.
 const diffIDKey = "diffID"
-
-// EStargz returns the format of that name, with the options of its own writer.
-//
-// The table of contents of that format holds less than an archive: it has no
-// fractions of seconds, and no names that aren't UTF-8. So that the blob's
-// archive and its table say the same, modification times are cut to seconds and
-// members whose name, or link target, isn't UTF-8 are left out. Sparse files are
-// filled, global headers dropped, and of several members of one name the last
-// one remains: the writer knows no others.
-func EStargz(name string, opts ...estargz.Option) Encoding {
-	return Encoding{Name: name, MediaType: MediaTypeTarGzip, rewrites: true, encode: func(w io.Writer, r io.Reader) (map[string]string, error) {
-		tmp, err := os.CreateTemp("", "imagetest-*.tar")
-		if err != nil {
-			return nil, err
-		}
-		defer tmp.Close()
-		defer os.Remove(tmp.Name())
-		if err := simplify(tmp, r); err != nil {
-			return nil, err
-		}
-		size, err := tmp.Seek(0, io.SeekEnd)
-		if err != nil {
-			return nil, err
-		}
-		// One worker, so that the bytes don't depend on the number of processors.
-		opts := append([]estargz.Option{estargz.WithParallelism(1), estargz.WithCompressionLevel(gzip.BestSpeed)}, opts...)
-		blob, err := estargz.Build(io.NewSectionReader(tmp, 0, size), opts...)
-		if err != nil {
-			return nil, err
-		}
-		if _, err := io.Copy(w, blob); err != nil {
-			return nil, errors.Join(err, blob.Close())
-		}
-		if err := blob.Close(); err != nil {
-			return nil, err
-		}
-		return map[string]string{
-			estargz.TOCJSONDigestAnnotation: blob.TOCDigest().String(),
-			diffIDKey:                       blob.DiffID().String(),
-		}, nil
-	}}
-}
-
-// simplify copies the archive r to w as EStargz says.
-func simplify(w io.Writer, r io.Reader) error {
-	tr, tw := tar.NewReader(r), tar.NewWriter(w)
-	for {
-		h, err := tr.Next()
-		if err == io.EOF {
-			// What follows the archive is read too: the pipe's writer waits.
-			_, err := io.Copy(io.Discard, r)
-			return errors.Join(err, tw.Close())
-		}
-		if err != nil {
-			return err
-		}
-		if h.Typeflag == tar.TypeXGlobalHeader || !utf8.ValidString(h.Name) || !utf8.ValidString(h.Linkname) {
-			continue
-		}
-		out := *h
-		out.ModTime = h.ModTime.Truncate(time.Second)
-		out.AccessTime, out.ChangeTime, out.Format = time.Time{}, time.Time{}, tar.FormatUnknown
-		if h.Typeflag == tar.TypeGNUSparse {
-			out.Typeflag = tar.TypeReg
-		}
-		out.PAXRecords = nil
-		for k, v := range h.PAXRecords {
-			if strings.HasPrefix(k, xattrPrefix) {
-				if out.PAXRecords == nil {
-					out.PAXRecords = make(map[string]string)
-				}
-				out.PAXRecords[k] = v
-			}
-		}
-		if err := tw.WriteHeader(&out); err != nil {
-			return err
-		}
-		if _, err := io.Copy(tw, tr); err != nil {
-			return err
-		}
-	}
-}
-
-const xattrPrefix = "SCHILY.xattr."

@@ -1,4 +1,4 @@
-package estargz
+package toc
 
 import (
 	"hash/maphash"

@@ -1,4 +1,4 @@
-package estargz
+package toc
 
 import (
 	"encoding/binary"
@@ -21,6 +21,9 @@ const (
 	noPrefetchLandmark = ".no.prefetch.landmark" // nothing
 )
 
+// zeros is the type of a chunk that is a hole.
+const zeros = "zeros"
+
 // A row is an entry of the layer. Strings are in builder.text, so that a
 // million rows are one object without pointers.
 type row struct {
@@ -40,16 +43,19 @@ type text struct{ off, n uint32 }
 // A builder collects the entries of a TOC, checks each by itself and, in
 // finish, all together.
 type builder struct {
-	tocOff int64
-	text   strings.Builder
-	rows   []row
-	names  nameTable
+	cfg   Config
+	text  strings.Builder
+	rows  []row
+	names nameTable
 
 	// The chunks in file order, and the offset of the member of each.
 	chunks []image.ChunkRow
 	offs   []int64
 
-	// hidden are the offsets of members of files that are no entries.
+	holes []hole // in file order
+
+	// hidden are the offsets of members that are never read: of files that are no
+	// entries, and of zeros.
 	hidden []int64
 
 	landmark   piece // of the prefetch landmark
@@ -62,21 +68,28 @@ type builder struct {
 		hidden bool
 		size   int64
 		next   int64 // where its next chunk must start
+		zeros  int64 // bytes before that which no chunk holds
 	}
+}
+
+// A hole is what a file has of zeros before a chunk.
+type hole struct {
+	chunk uint32 // in file order
+	size  int64
 }
 
 // A piece is where a chunk stands in the layer.
 type piece struct{ off, inner int64 }
 
-func newBuilder(tocOff int64) *builder {
-	b := &builder{tocOff: tocOff}
+func newBuilder(cfg Config) *builder {
+	b := &builder{cfg: cfg}
 	b.text.WriteByte(0) // so that no text starts at 0
 	b.names.init(b)
 	return b
 }
 
 // add adds the next entry of the TOC.
-func (b *builder) add(e *tocEntry) error {
+func (b *builder) add(e *entry) error {
 	if e.Type == "chunk" {
 		if e.Name != b.file.name || b.file.next == b.file.size {
 			return errors.New("chunk doesn't follow the rest of its file")
@@ -92,7 +105,7 @@ func (b *builder) add(e *tocEntry) error {
 	if e.Size < 0 {
 		return fmt.Errorf("size %d", e.Size)
 	}
-	hidden := e.Type == "reg" && b.meta(e)
+	hidden := e.Type == "reg" && !b.cfg.Archive && b.meta(e)
 	if !hidden {
 		if err := b.addRow(e); err != nil {
 			return err
@@ -101,20 +114,20 @@ func (b *builder) add(e *tocEntry) error {
 	if e.Type != "reg" || e.Size == 0 {
 		return nil
 	}
-	b.file.name, b.file.hidden, b.file.size, b.file.next = e.Name, hidden, e.Size, 0
+	b.file.name, b.file.hidden, b.file.size, b.file.next, b.file.zeros = e.Name, hidden, e.Size, 0, 0
 	return b.addChunk(e)
 }
 
 // meta reports whether the regular file e belongs to the format and not to the
 // image, and takes note of it if so.
-func (b *builder) meta(e *tocEntry) bool {
+func (b *builder) meta(e *entry) bool {
 	switch cleanName(e.Name) {
 	case prefetchLandmark:
 		b.prefetch = true
 		b.landmark = piece{e.Offset, e.InnerOffset}
 	case noPrefetchLandmark:
 		b.noPrefetch = true
-	case tocName:
+	case Name:
 	default:
 		return false
 	}
@@ -130,7 +143,7 @@ func (b *builder) endFile() error {
 }
 
 // addRow adds all of e but its chunks.
-func (b *builder) addRow(e *tocEntry) error {
+func (b *builder) addRow(e *entry) error {
 	r := row{uid: uint32(e.UID), gid: uint32(e.GID)}
 	switch {
 	case e.UID < 0 || e.UID > math.MaxUint32:
@@ -154,14 +167,14 @@ func (b *builder) addRow(e *tocEntry) error {
 		}
 	}
 	b.rows = append(b.rows, r)
-	if !b.names.insert(uint32(len(b.rows) - 1)) {
+	if !b.cfg.Archive && !b.names.insert(uint32(len(b.rows)-1)) {
 		return errors.New("a second entry of this name")
 	}
 	return nil
 }
 
 // setType sets the mode of r, and what only some types have.
-func (b *builder) setType(r *row, e *tocEntry) (err error) {
+func (b *builder) setType(r *row, e *entry) (err error) {
 	var kind uint32
 	switch e.Type {
 	case "dir":
@@ -199,7 +212,7 @@ func (b *builder) setType(r *row, e *tocEntry) (err error) {
 }
 
 // addChunk adds the chunk that e, an entry of the current file, describes.
-func (b *builder) addChunk(e *tocEntry) error {
+func (b *builder) addChunk(e *entry) error {
 	f := &b.file
 	size := e.ChunkSize
 	if size == 0 {
@@ -210,15 +223,22 @@ func (b *builder) addChunk(e *tocEntry) error {
 		return fmt.Errorf("chunk at %d of the file, where %d is next", e.ChunkOffset, f.next)
 	case size <= 0 || size > f.size-f.next:
 		return fmt.Errorf("chunk of %d bytes at %d in a file of %d bytes", size, f.next, f.size)
-	case e.Offset < 0 || e.Offset >= b.tocOff:
-		return fmt.Errorf("chunk at %d of the layer, not before the TOC at %d", e.Offset, b.tocOff)
+	case e.Offset < 0 || e.Offset >= b.cfg.End:
+		return fmt.Errorf("chunk at %d of the layer, whose payload ends at %d", e.Offset, b.cfg.End)
 	case e.InnerOffset < 0 || e.InnerOffset > math.MaxInt64-size:
-		return fmt.Errorf("chunk at %d of its gzip member", e.InnerOffset)
+		return fmt.Errorf("chunk at %d of its member", e.InnerOffset)
+	case e.ChunkType != "" && e.ChunkType != zeros:
+		return fmt.Errorf("%w: chunk of the type %.40q", ErrUnsupported, e.ChunkType)
 	}
 	f.next += size
-	if f.hidden {
+	if f.hidden || e.ChunkType == zeros {
 		b.hidden = append(b.hidden, e.Offset)
+		f.zeros += size
 		return nil
+	}
+	if f.zeros > 0 {
+		b.holes = append(b.holes, hole{uint32(len(b.chunks)), f.zeros})
+		f.zeros = 0
 	}
 	if size > chunk.MaxSize {
 		return fmt.Errorf("%w: chunk of %d bytes, more than %d", ErrUnsupported, size, chunk.MaxSize)

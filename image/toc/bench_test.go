@@ -1,4 +1,4 @@
-package estargz
+package toc
 
 import (
 	"bytes"
@@ -36,38 +36,33 @@ func largeTOC(n int) []byte {
 // TestMemory bounds what an opened layer of many files keeps.
 func TestMemory(t *testing.T) {
 	const n = 100000
-	toc := largeTOC(n)
+	table := largeTOC(n)
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	b := newBuilder(1 << 40)
-	if err := decodeTOC(bytes.NewReader(toc), b); err != nil {
-		t.Fatal(err)
-	}
-	x, err := b.finish(testBlob)
+	x, err := Read(bytes.NewReader(table), Config{Blob: testBlob, End: 1 << 40})
 	if err != nil {
 		t.Fatal(err)
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
 	runtime.KeepAlive(x)
-	runtime.KeepAlive(toc)
+	runtime.KeepAlive(table)
 	if kept := int64(after.HeapAlloc) - int64(before.HeapAlloc); kept > 300*n {
 		t.Errorf("%d bytes an entry", kept/n)
 	} else {
-		t.Logf("%d bytes an entry, %d of JSON", kept/n, len(toc)/n)
+		t.Logf("%d bytes an entry, %d of JSON", kept/n, len(table)/n)
 	}
 }
 
-func BenchmarkOpen(b *testing.B) {
+func BenchmarkRead(b *testing.B) {
 	for _, n := range []int{1000, 100000, 1000000} {
 		b.Run(fmt.Sprintf("files=%d", n), func(b *testing.B) {
-			toc := largeTOC(n)
-			blob := layerOf(b, string(toc), 100+n*20+1)
-			b.SetBytes(int64(len(toc)))
+			table := largeTOC(n)
+			b.SetBytes(int64(len(table)))
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := Open(b.Context(), &ranger{p: blob}, Config{Blob: testBlob, Unverified: Accept, MaxTOC: 1 << 30}); err != nil {
+				if _, err := Read(bytes.NewReader(table), Config{Blob: testBlob, End: 1 << 40}); err != nil {
 					b.Fatal(err)
 				}
 			}

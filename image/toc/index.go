@@ -1,4 +1,4 @@
-package estargz
+package toc
 
 import (
 	"cmp"
@@ -13,34 +13,36 @@ import (
 	"graze/image"
 )
 
-// An index is what remains of a builder: the entries of a layer in the order of
-// its TOC, and its chunks in the order of the layer.
-type index struct {
-	rows     []row
-	text     string
-	order    []uint32 // number in table.Chunks by file order; nil if they are the same
-	table    image.Table
-	prefetch int
+// An Index is what a table of contents says: the entries of a layer in the order of
+// the table, and its chunks in the order of the layer. It is immutable.
+type Index struct {
+	Table    image.Table
+	Prefetch int // see image.Layer
+
+	rows  []row
+	text  string
+	order []uint32 // number in Table.Chunks by file order; nil if they are the same
+	holes []hole
 }
 
 // str returns a text of the builder.
 func (b *builder) str(t text) string { return b.text.String()[t.off:][:t.n] }
 
 // finish checks what concerns more than one entry and returns the index.
-func (b *builder) finish(blob chunk.Blob) (*index, error) {
+func (b *builder) finish() (*Index, error) {
 	if err := b.checkLinks(); err != nil {
 		return nil, corrupt(err)
 	}
 	b.names = nameTable{}
-	x := &index{rows: slices.Clip(b.rows), text: b.text.String()}
+	x := &Index{rows: slices.Clip(b.rows), text: b.text.String(), holes: slices.Clip(b.holes)}
 	x.order = b.sortChunks()
 	spans, err := b.spans(x.order)
 	if err != nil {
 		return nil, corrupt(err)
 	}
-	x.table = image.Table{Blobs: []chunk.Blob{blob}, Spans: spans, Chunks: slices.Clip(b.chunks)}
+	x.Table = image.Table{Blobs: []chunk.Blob{b.cfg.Blob}, Spans: spans, Chunks: slices.Clip(b.chunks)}
 	if b.prefetch && !b.noPrefetch {
-		x.prefetch = sort.Search(len(spans), func(i int) bool {
+		x.Prefetch = sort.Search(len(spans), func(i int) bool {
 			// A landmark within a member belongs to what stands before it there.
 			off := spans[i].Off
 			return off > b.landmark.off || off == b.landmark.off && b.landmark.inner == 0
@@ -50,8 +52,12 @@ func (b *builder) finish(blob chunk.Blob) (*index, error) {
 }
 
 // checkLinks fails on hard links that end in a directory or in each other. A
-// target that the layer doesn't have is for the merge to judge.
+// target that the layer doesn't have is for the merge to judge; so is all where
+// names may repeat, as it depends on the order there.
 func (b *builder) checkLinks() error {
+	if b.cfg.Archive {
+		return nil
+	}
 	const (
 		open = 1 + iota // on the path that is being followed
 		good            // ends in a file, or outside of the layer
@@ -117,14 +123,19 @@ func (b *builder) sortChunks() []uint32 {
 	return order
 }
 
-// maxRatio bounds how many bytes one byte of deflate decodes to: two bits can
-// stand for 258 bytes.
-const maxRatio = 258 * 4
+// maxRatio bounds how many bytes one encoded byte decodes to. In deflate, two bits
+// can stand for 258 bytes; in Zstandard, a block of four bytes for 128 KiB.
+func maxRatio(c chunk.Codec) int64 {
+	if c == chunk.Zstd {
+		return 128 << 10 / 4
+	}
+	return 258 * 4
+}
 
-// spans groups the sorted chunks by gzip member. A member's encoded bytes end
+// spans groups the sorted chunks by member. A member's encoded bytes end
 // where the next one that the TOC knows of starts.
 func (b *builder) spans(order []uint32) ([]image.SpanRow, error) {
-	ends := append(slices.Clone(b.hidden), b.tocOff)
+	ends := append(slices.Clone(b.hidden), b.cfg.End)
 	slices.Sort(ends)
 	n := 0
 	for i := range b.offs {
@@ -139,7 +150,7 @@ func (b *builder) spans(order []uint32) ([]image.SpanRow, error) {
 		for ; i < len(b.offs) && b.offs[i] == off; i++ {
 			c := &b.chunks[i]
 			if c.At < decoded {
-				return nil, fmt.Errorf("entry %.200q: chunk at %d of the gzip member at %d overlaps another", b.owner(i, order), c.At, off)
+				return nil, fmt.Errorf("entry %.200q: chunk at %d of the member at %d overlaps another", b.owner(i, order), c.At, off)
 			}
 			c.Span = uint32(len(spans))
 			decoded = c.At + int64(c.Size)
@@ -149,11 +160,11 @@ func (b *builder) spans(order []uint32) ([]image.SpanRow, error) {
 		if i < len(b.offs) {
 			end = min(end, b.offs[i])
 		}
-		if decoded > math.MaxInt64/2 || decoded/maxRatio > end-off {
-			return nil, fmt.Errorf("entry %.200q: chunk ends at %d of a gzip member of %d bytes at %d", b.owner(i-1, order), decoded, end-off, off)
+		if decoded > math.MaxInt64/2 || decoded/maxRatio(b.cfg.Codec) > end-off {
+			return nil, fmt.Errorf("entry %.200q: chunk ends at %d of a member of %d bytes at %d", b.owner(i-1, order), decoded, end-off, off)
 		}
 		spans = append(spans, image.SpanRow{
-			Codec: chunk.Gzip,
+			Codec: b.cfg.Codec,
 			First: uint32(first),
 			Count: uint32(i - first),
 			Off:   off,
@@ -177,8 +188,8 @@ func (b *builder) owner(n int, order []uint32) string {
 	return ""
 }
 
-// entries implements image.Layer.Entries.
-func (x *index) entries(yield func(*image.Entry, error) bool) {
+// Entries yields the entries, as image.Layer.Entries does.
+func (x *Index) Entries(yield func(*image.Entry, error) bool) {
 	var e image.Entry
 	for i := range x.rows {
 		x.fill(&e, &x.rows[i])
@@ -189,7 +200,7 @@ func (x *index) entries(yield func(*image.Entry, error) bool) {
 }
 
 // fill makes e the entry of r. It reuses the slices of e.
-func (x *index) fill(e *image.Entry, r *row) {
+func (x *Index) fill(e *image.Entry, r *row) {
 	*e = image.Entry{
 		Name:    x.str(r.name),
 		Link:    x.str(r.link),
@@ -214,10 +225,10 @@ func (x *index) fill(e *image.Entry, r *row) {
 	}
 }
 
-func (x *index) str(t text) string { return x.text[t.off:][:t.n] }
+func (x *Index) str(t text) string { return x.text[t.off:][:t.n] }
 
 // xattrs appends the attributes that stand at off to list.
-func (x *index) xattrs(list []image.Xattr, off uint32) []image.Xattr {
+func (x *Index) xattrs(list []image.Xattr, off uint32) []image.Xattr {
 	rest := x.text[off:]
 	number := func() uint32 {
 		var le [4]byte
@@ -239,14 +250,19 @@ func (x *index) xattrs(list []image.Xattr, off uint32) []image.Xattr {
 }
 
 // extents appends those of the file r to list.
-func (x *index) extents(list []chunk.Extent, r *row) []chunk.Extent {
+func (x *Index) extents(list []chunk.Extent, r *row) []chunk.Extent {
 	var off int64
+	at := sort.Search(len(x.holes), func(i int) bool { return x.holes[i].chunk >= r.first })
 	for n := r.first; n < r.first+r.more; n++ {
+		if at < len(x.holes) && x.holes[at].chunk == n {
+			off += x.holes[at].size
+			at++
+		}
 		c := n
 		if x.order != nil {
 			c = x.order[n]
 		}
-		size := int64(x.table.Chunks[c].Size)
+		size := int64(x.Table.Chunks[c].Size)
 		list = append(list, chunk.Extent{Off: off, Len: size, Chunk: c})
 		off += size
 	}

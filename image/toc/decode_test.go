@@ -1,4 +1,4 @@
-package estargz
+package toc
 
 import (
 	"errors"
@@ -12,10 +12,10 @@ import (
 
 	"graze/chunk"
 	"graze/image"
+	"graze/image/imagetest"
 )
 
-func TestOpenBadTOC(t *testing.T) {
-	const pad = 1000
+func TestReadBad(t *testing.T) {
 	tests := []struct {
 		name string
 		toc  string
@@ -72,12 +72,13 @@ func TestOpenBadTOC(t *testing.T) {
 		{"negative chunk size", tocOf(`{"name":"abc","type":"reg","size":2,"chunkSize":-3,"chunkDigest":"D"}`), `"abc": chunk of -3`, nil},
 		{"first chunk not at 0", tocOf(`{"name":"abc","type":"reg","size":2,"chunkOffset":1,"chunkDigest":"D"}`), `"abc": chunk at 1`, nil},
 		{"gap between chunks", tocOf(`{"name":"abc","type":"reg","size":9,"chunkSize":1,"chunkDigest":"D"}`, `{"name":"abc","type":"chunk","offset":9,"chunkOffset":2,"chunkDigest":"D"}`), `"abc": chunk at 2`, nil},
+		{"unknown chunk type", tocOf(`{"name":"abc","type":"reg","size":1,"chunkType":"ones","chunkDigest":"D"}`), `"abc": unsupported`, ErrUnsupported},
 		{"long value", tocOf(`{"name":"` + strings.Repeat("a", maxEntryJSON) + `","type":"dir"}`), "more than", ErrUnsupported},
 		{"long unknown value", `{"x":"` + strings.Repeat("a", maxEntryJSON) + `"}`, "more than", ErrUnsupported},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := Open(t.Context(), &ranger{p: layerOf(t, tt.toc, pad)}, Config{Blob: testBlob, Unverified: Accept})
+			_, err := Read(strings.NewReader(tt.toc), Config{Blob: testBlob, End: 1000})
 			want := tt.want
 			if want == nil {
 				want = chunk.ErrCorrupt
@@ -92,10 +93,10 @@ func TestOpenBadTOC(t *testing.T) {
 	}
 }
 
-// TestOpenDisorder opens a TOC whose files don't stand in the order of the
+// TestReadDisorder reads a TOC whose files don't stand in the order of the
 // layer, and whose keys and fields vary as writers do.
-func TestOpenDisorder(t *testing.T) {
-	toc := tocOf(
+func TestReadDisorder(t *testing.T) {
+	table := tocOf(
 		`{"name":"z","type":"reg","size":3,"offset":500,"chunkSize":2,"chunkDigest":"D","Extra":[1,{}]}`,
 		`{"name":"z","type":"chunk","offset":600,"chunkOffset":2,"chunkDigest":"D"}`,
 		`{"name":"a","type":"reg","size":5,"offset":100,"innerOffset":7,"digest":"D","modtime":"2020-01-02T03:04:05.678+01:00"}`,
@@ -104,7 +105,7 @@ func TestOpenDisorder(t *testing.T) {
 		`{"name":"x/.prefetch.landmark","type":"fifo"}`,
 		`{"name":"stargz.index.json","type":"reg","size":9,"offset":700,"chunkDigest":"D"}`,
 	)
-	l, err := Open(t.Context(), &ranger{p: layerOf(t, toc, 1000)}, Config{Blob: testBlob, Unverified: Accept})
+	l, err := read(table)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,14 +133,61 @@ func TestOpenDisorder(t *testing.T) {
 }
 
 func TestNoPrefetchWins(t *testing.T) {
-	toc := tocOf(
+	table := tocOf(
 		`{"name":"a","type":"reg","size":5,"offset":100,"chunkDigest":"D"}`,
 		`{"name":".prefetch.landmark","type":"reg","size":1,"offset":500}`,
 		`{"name":".no.prefetch.landmark","type":"reg","size":1,"offset":600}`,
 	)
-	l, err := Open(t.Context(), &ranger{p: layerOf(t, toc, 1000)}, Config{Blob: testBlob, Unverified: Accept})
+	l, err := read(table)
 	if err != nil || l.Prefetch != 0 {
 		t.Errorf("layer %+v, error %v", l, err)
+	}
+}
+
+// TestReadZeros reads the table of a file with chunks of zeros, as package
+// zstdchunked finds it.
+func TestReadZeros(t *testing.T) {
+	table := tocOf(
+		`{"name":"a","type":"reg","size":100,"offset":100,"chunkSize":10,"chunkType":"zeros","chunkDigest":"D"}`,
+		`{"name":"a","type":"chunk","offset":200,"chunkOffset":10,"chunkSize":20,"chunkDigest":"D"}`,
+		`{"name":"a","type":"chunk","offset":300,"chunkOffset":30,"chunkSize":30,"chunkType":"zeros","chunkDigest":"D"}`,
+		`{"name":"a","type":"chunk","offset":400,"chunkOffset":60,"chunkSize":5,"chunkDigest":"D"}`,
+		`{"name":"a","type":"chunk","offset":500,"chunkOffset":65,"chunkSize":35,"chunkType":"zeros"}`,
+		`{"name":"b","type":"reg","size":7,"offset":600,"digest":"D"}`,
+		`{"name":"a","type":"reg","size":0}`,
+		`{"name":".prefetch.landmark","type":"reg","size":1,"offset":700,"digest":"D"}`,
+	)
+	x, err := Read(strings.NewReader(table), Config{Blob: testBlob, Codec: chunk.Zstd, End: 1000, Archive: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := layer(x)
+	if err := imagetest.CheckMembers(l, chunk.Zstd); err != nil {
+		t.Fatal(err)
+	}
+	want := []image.Entry{
+		{Name: "a", Mode: syscall.S_IFREG, Size: 100, Extents: []chunk.Extent{{Off: 10, Len: 20, Chunk: 0}, {Off: 60, Len: 5, Chunk: 1}}},
+		{Name: "b", Mode: syscall.S_IFREG, Size: 7, Extents: []chunk.Extent{{Len: 7, Chunk: 2}}},
+		{Name: "a", Mode: syscall.S_IFREG},
+		{Name: ".prefetch.landmark", Mode: syscall.S_IFREG, Size: 1, Extents: []chunk.Extent{{Len: 1, Chunk: 3}}},
+	}
+	if diff := cmp.Diff(want, collect(t, l)); diff != "" {
+		t.Errorf("entries (-want +got):\n%s", diff)
+	}
+	var spans []string
+	for _, s := range l.Table.Spans {
+		spans = append(spans, fmt.Sprintf("%d+%d", s.Off, s.Len))
+	}
+	if diff := cmp.Diff([]string{"200+100", "400+100", "600+100", "700+300"}, spans); diff != "" {
+		t.Errorf("spans (-want +got):\n%s", diff)
+	}
+}
+
+func TestReadBadConfig(t *testing.T) {
+	for _, cfg := range []Config{{End: 1}, {Blob: testBlob, End: -1}, {Blob: testBlob, End: 1, Codec: chunk.LZ4}} {
+		if _, err := Read(strings.NewReader(tocOf()), cfg); err == nil {
+			t.Errorf("no error with %+v", cfg)
+		}
 	}
 }
 
