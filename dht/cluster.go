@@ -13,7 +13,7 @@ import (
 
 const (
 	coalesce  = 100 * time.Millisecond // between a change and the view that has it
-	savePause = 5 * time.Second        // between a view and its copy on disk
+	savePause = time.Second            // between a view and its copy on disk
 	// Members of the last view that nobody confirms are dropped so long after the
 	// first contact has told its state; or, if there is no contact, after start.
 	confirmTime = 5 * time.Second
