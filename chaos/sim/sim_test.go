@@ -18,6 +18,7 @@ var (
 	seed  = flag.Uint64("seed", 1, "seed of the simulations")
 	scale = flag.Int("scale", 1, "how many times as many bytes as usual")
 	nodes = flag.Int("nodes", 16, "nodes of the simulated clusters")
+	racks = flag.Int("racks", 2, "racks of the simulated clusters")
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -25,7 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // width is how many chunks a node asks for at a time.
 const width = 64
 
-// simulate runs f with a running cluster of -nodes nodes in 2 racks.
+// simulate runs f with a running cluster of -nodes nodes in -racks racks.
 func simulate(t *testing.T, f func(t *testing.T, c *Cluster)) { simulateWith(t, nodeRate, f) }
 
 // nodeRate is the rate of the nodes' links, in bytes a second.
@@ -34,11 +35,17 @@ const nodeRate = 25e6
 // simulateWith is simulate with a registry of another rate than the nodes have.
 func simulateWith(t *testing.T, origin int64, f func(t *testing.T, c *Cluster)) {
 	t.Helper()
+	simulateImage(t, origin, *scale*16<<20, f)
+}
+
+// simulateImage is simulateWith with an image of a given size.
+func simulateImage(t *testing.T, origin int64, size int, f func(t *testing.T, c *Cluster)) {
+	t.Helper()
 	t.Logf("seed %d", *seed)
-	im := NewImage(*seed, Shape{Bytes: *scale * 16 << 20, Chunk: 64 << 10, Chunks: 4})
+	im := NewImage(*seed, Shape{Bytes: size, Chunk: 64 << 10, Chunks: 4})
 	synctest.Test(t, func(t *testing.T) {
 		c := New(Config{
-			Seed: *seed, Nodes: *nodes, Racks: 2, Image: im,
+			Seed: *seed, Nodes: *nodes, Racks: *racks, Image: im,
 			Up: nodeRate, Down: nodeRate, Origin: origin,
 			Scheduler: scheduler.Config{Readahead: -1},
 		})
@@ -53,6 +60,12 @@ func simulateWith(t *testing.T, origin int64, f func(t *testing.T, c *Cluster)) 
 // readAll has nodes read the whole image at the same time, and returns how long
 // that takes.
 func readAll(t *testing.T, c *Cluster, some []*Node, shuffled bool) time.Duration {
+	t.Helper()
+	return readWide(t, c, some, shuffled, width)
+}
+
+// readWide is readAll with so many chunks asked for at a time.
+func readWide(t *testing.T, c *Cluster, some []*Node, shuffled bool, width int) time.Duration {
 	t.Helper()
 	begin := time.Now()
 	var wg sync.WaitGroup
@@ -100,21 +113,24 @@ func report(t *testing.T, c *Cluster, d time.Duration) (egress, slowdown, cross 
 	return egress, slowdown, cross
 }
 
+// A node that reads in an order of its own soon waits, with all that it asks for at
+// a time, for what the registry has not given to anyone yet, and its link is idle
+// meanwhile. With a share w of the image asked for at a time, and a registry as fast
+// as a node's link, it takes 1+(1-√w)² times the fluid limit at best: 1.56 with a
+// sixteenth, 1.42 with an eighth, 1.25 with a quarter.
 func TestColdStart(t *testing.T) {
-	for _, shuffled := range []bool{false, true} {
-		t.Run(fmt.Sprintf("shuffled=%t", shuffled), func(t *testing.T) {
-			simulate(t, func(t *testing.T, c *Cluster) {
-				d := readAll(t, c, c.Nodes, shuffled)
+	for _, row := range []struct {
+		shuffled bool
+		width    int
+	}{{false, width}, {true, 4 * width}} {
+		t.Run(fmt.Sprintf("shuffled=%t", row.shuffled), func(t *testing.T) {
+			simulateImage(t, nodeRate, *scale*64<<20, func(t *testing.T, c *Cluster) {
+				d := readWide(t, c, c.Nodes, row.shuffled, row.width)
 				egress, slowdown, cross := report(t, c, d)
 				if egress > 1.05 {
 					t.Errorf("the registry gave %.3f times the image", egress)
 				}
-				// The first and the last chunks weigh more in a small image.
-				limit := 1.5
-				if *scale < 4 || shuffled {
-					limit = 2
-				}
-				if slowdown > limit {
+				if slowdown > 1.5 {
 					t.Errorf("it took %.2f times the fluid limit", slowdown)
 				}
 				if cross > 0.15 {
