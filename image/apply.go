@@ -23,10 +23,10 @@ const (
 // containerd does before overlayfs lays it over the layers below.
 type applier struct {
 	*tree
-	upper  uint32     // the layer's own root
-	base   uint32     // the root of all layers below, 0 for the lowest layer
-	chunks []ChunkRow // of the layer
-	shift  uint32     // what to add to the numbers of chunks
+	upper uint32 // the layer's own root
+	base  uint32 // the root of all layers below, 0 for the lowest layer
+	table *Table // of the layer
+	shift uint32 // what to add to the numbers of chunks
 
 	// The path that mkdirs was last called with and where it leads to, because
 	// neighbours in an archive mostly have the same parent. lastDir is 0 after a
@@ -262,10 +262,11 @@ func (a *applier) addExtents(e *Entry) (first, count uint32, err error) {
 	first = uint32(a.extents.len())
 	var end int64
 	for _, x := range e.Extents {
-		if uint64(x.Chunk) >= uint64(len(a.chunks)) {
-			return 0, 0, fmt.Errorf("extent in chunk %d of %d", x.Chunk, len(a.chunks))
+		if uint64(x.Chunk) >= uint64(len(a.table.Chunks)) {
+			return 0, 0, fmt.Errorf("extent in chunk %d of %d", x.Chunk, len(a.table.Chunks))
 		}
-		if err := checkExtent(x, end, e.Size, a.chunks[x.Chunk].Size); err != nil {
+		c := &a.table.Chunks[x.Chunk]
+		if err := checkExtent(x, end, e.Size, a.table.Spans[c.Span].readable(c)); err != nil {
 			return 0, 0, err
 		}
 		end = x.Off + x.Len

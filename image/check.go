@@ -2,6 +2,7 @@ package image
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -59,6 +60,10 @@ func (v *View) checkSpans() error {
 
 // check returns an error if no span can look like this, whatever its chunks.
 func (s *SpanRow) check(blobs int) error {
+	if err := s.checkSeal(); err != nil {
+		return err
+	}
+	decodes := cmp.Or(s.Seal, s.Codec)
 	switch {
 	case uint64(s.Blob) >= uint64(blobs):
 		return fmt.Errorf("is of blob %d of %d", s.Blob, blobs)
@@ -66,7 +71,7 @@ func (s *SpanRow) check(blobs int) error {
 		return errors.New("has no chunk")
 	case s.Codec == 0 || s.Codec > maxCodec:
 		return fmt.Errorf("has unknown %s", s.Codec)
-	case s.Bits > 7 || s.Bits > 0 && s.Codec != chunk.Deflate:
+	case s.Bits > 7 || s.Bits > 0 && decodes != chunk.Deflate:
 		return fmt.Errorf("with %s starts at bit %d", s.Codec, s.Bits)
 	case s.Off < 0 || s.Len <= 0 || s.Len > math.MaxInt64-s.Off:
 		return fmt.Errorf("has %d bytes at offset %d", s.Len, s.Off)
@@ -76,12 +81,32 @@ func (s *SpanRow) check(blobs int) error {
 	w := s.Window
 	switch {
 	case w.Len == 0:
-	case s.Codec != chunk.Deflate:
-		return fmt.Errorf("with %s has a window", s.Codec)
+	case decodes != chunk.Deflate:
+		return fmt.Errorf("with %s has a window", decodes)
 	case w.Len < 0 || w.Len > MaxWindow || w.Off < 0:
 		return fmt.Errorf("has a window of %d bytes at offset %d", w.Len, w.Off)
 	}
 	return nil
+}
+
+// checkSeal returns an error if the span can't be sealed like this.
+func (s *SpanRow) checkSeal() error {
+	switch {
+	case s.Seal == 0 && s.Opened == 0:
+	case s.Seal == 0 || s.Seal > maxCodec || s.Opened <= 0 || s.Opened > chunk.MaxSize:
+		return fmt.Errorf("sealed by %s has %d bytes when it is opened", s.Seal, s.Opened)
+	case s.Codec != chunk.Raw || s.Count != 1:
+		return fmt.Errorf("is sealed, with %s and %d chunks", s.Codec, s.Count)
+	}
+	return nil
+}
+
+// readable returns how many bytes extents can refer to in the chunk c of span s.
+func (s *SpanRow) readable(c *ChunkRow) int32 {
+	if s.Seal != 0 {
+		return s.Opened
+	}
+	return c.Size
 }
 
 // checkNext returns an error if chunk c of span s does not lie behind the one
@@ -94,6 +119,9 @@ func (c *ChunkRow) checkNext(s *SpanRow, end int64) (int64, error) {
 		return 0, fmt.Errorf("chunk %s is at decoded offset %d of its span, after one that ends at %d", c.ID, c.At, end)
 	}
 	end = c.At + int64(c.Size)
+	if s.Seal != 0 && end != s.Len {
+		return 0, fmt.Errorf("chunk %s is not all of a sealed span of %d bytes", c.ID, s.Len)
+	}
 	if s.Codec == chunk.Raw && end > s.Len {
 		return 0, fmt.Errorf("chunk %s ends at offset %d of a raw span of %d bytes", c.ID, end, s.Len)
 	}
@@ -341,7 +369,7 @@ func checkName(name string) error {
 }
 
 // checkExtent returns an error if e can't follow an extent that ends at end, in a
-// file of size bytes. The chunk's size is chunkSize.
+// file of size bytes. The chunk's size, when it is opened, is chunkSize.
 func checkExtent(e chunk.Extent, end, size int64, chunkSize int32) error {
 	switch {
 	case e.Off < end:
@@ -361,7 +389,11 @@ func (v *View) checkExtents(r *inodeRec) error {
 		if uint64(e.Chunk) >= uint64(v.NumChunks()) {
 			return fmt.Errorf("extent in chunk %d of %d", e.Chunk, v.NumChunks())
 		}
-		size := int32(le.Uint32(v.secs[secChunks][int(e.Chunk)*chunkRow+40:]))
+		c := v.secs[secChunks][int(e.Chunk)*chunkRow:]
+		size := int32(le.Uint32(c[40:]))
+		if opened := v.opened(le.Uint32(c[44:])); opened > 0 {
+			size = opened
+		}
 		if err := checkExtent(e, end, r.size, size); err != nil {
 			return err
 		}

@@ -221,7 +221,7 @@ func decodeExtent(p []byte) chunk.Extent {
 
 func appendSpan(p []byte, s SpanRow) []byte {
 	p = le.AppendUint32(p, s.Blob)
-	p = append(p, byte(s.Codec), s.Bits, 0, 0)
+	p = append(p, byte(s.Codec), s.Bits, byte(s.Seal), 0)
 	p = le.AppendUint32(p, s.First)
 	p = le.AppendUint32(p, s.Count)
 	p = le.AppendUint64(p, uint64(s.Off))
@@ -230,7 +230,7 @@ func appendSpan(p []byte, s SpanRow) []byte {
 	p = le.AppendUint32(p, s.Window.Chunk)
 	p = le.AppendUint32(p, uint32(s.Window.Off))
 	p = le.AppendUint32(p, uint32(s.Window.Len))
-	return le.AppendUint32(p, 0)
+	return le.AppendUint32(p, uint32(s.Opened))
 }
 
 func decodeSpan(p []byte) SpanRow {
@@ -249,6 +249,8 @@ func decodeSpan(p []byte) SpanRow {
 			Off:   int32(le.Uint32(p[44:])),
 			Len:   int32(le.Uint32(p[48:])),
 		},
+		Seal:   chunk.Codec(p[6]),
+		Opened: int32(le.Uint32(p[52:])),
 	}
 }
 

@@ -27,6 +27,7 @@ const (
 	EStargz     Format = "estargz"      // a table of contents for the layer, mostly within it
 	ZstdChunked Format = "zstd-chunked" // likewise
 	TarGz       Format = "targz"        // graze's own index, beside an unmodified layer
+	SOCI        Format = "soci"         // a zTOC, beside an unmodified layer
 	RAFSv5      Format = "rafs-v5"      // a bootstrap, for a whole image
 	RAFSv6      Format = "rafs-v6"      // likewise
 
@@ -109,6 +110,13 @@ type SpanRow struct {
 	Len    int64
 	Start  int64
 	Window WindowRow
+
+	// Seal is set where the index knows digests of encoded bytes only. Then the
+	// span's one chunk is these bytes as they stand in the blob, so that Codec is
+	// chunk.Raw; and what extents refer to are the Opened bytes that come out when
+	// it is decoded by the codec Seal, with Bits and Window. See View.Seal.
+	Seal   chunk.Codec
+	Opened int32
 }
 
 // A WindowRow is a chunk.Slice in a Table. Len is 0 if there is no window.
@@ -129,7 +137,7 @@ type ChunkRow struct {
 // length of t.Spans.
 func (t *Table) Span(n uint32) chunk.Span {
 	s := t.span(n)
-	if w := t.Spans[n].Window; w.Len > 0 {
+	if w := t.Spans[n].Window; w.Len > 0 && t.Spans[n].Seal == 0 {
 		row := t.Chunks[w.Chunk]
 		s.Window = &chunk.Slice{
 			Span: t.span(row.Span),
@@ -149,9 +157,11 @@ func (t *Table) span(n uint32) chunk.Span {
 		Off:   row.Off,
 		Len:   row.Len,
 		Codec: row.Codec,
-		Bits:  row.Bits,
 		Start: row.Start,
 		Parts: make([]chunk.Part, row.Count),
+	}
+	if row.Seal == 0 {
+		s.Bits = row.Bits
 	}
 	for i := range s.Parts {
 		c := &t.Chunks[int(row.First)+i]

@@ -58,7 +58,7 @@ func (l *Layer) check(maxChunks int) error {
 // addLayer lays a layer over the directory base and returns what has become the
 // root. If there is nothing below the layer, base is used for itself.
 func (t *tree) addLayer(l *Layer, base uint32, below bool, shift uint32) (root uint32, err error) {
-	a := &applier{tree: t, upper: base, chunks: l.Table.Chunks, shift: shift}
+	a := &applier{tree: t, upper: base, table: &l.Table, shift: shift}
 	if below {
 		n := *t.inodes.at(base)
 		n.a, n.b = 0, 0

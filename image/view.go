@@ -312,7 +312,7 @@ func (v *View) Chunk(n uint32) (ref chunk.Ref, span uint32) {
 func (v *View) Span(n uint32) chunk.Span {
 	row := v.spanRow(n)
 	s := v.span(row)
-	if w := row.Window; w.Len > 0 {
+	if w := row.Window; w.Len > 0 && row.Seal == 0 {
 		_, from := v.Chunk(w.Chunk)
 		of := v.spanRow(from)
 		s.Window = &chunk.Slice{
@@ -336,9 +336,11 @@ func (v *View) span(row SpanRow) chunk.Span {
 		Off:   row.Off,
 		Len:   row.Len,
 		Codec: row.Codec,
-		Bits:  row.Bits,
 		Start: row.Start,
 		Parts: make([]chunk.Part, row.Count),
+	}
+	if row.Seal == 0 {
+		s.Bits = row.Bits
 	}
 	for i := range s.Parts {
 		c := decodeChunk(v.secs[secChunks][(int(row.First)+i)*chunkRow:])
