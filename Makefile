@@ -5,6 +5,7 @@
 
 IMAGES ?= /var/cache/graze/images
 CONTAINERD2 ?= /var/cache/graze/containerd2
+ZTOC ?= /var/cache/graze/ztoc
 
 .PHONY: build demo test lint bench fuzz gen clean
 
@@ -21,10 +22,11 @@ lint: ## formatting, vet, static analysis and known vulnerabilities
 	scripts/lint.sh
 
 test: lint ## all tests, with the race detector
-	scripts/need.sh gcc libc6-dev skopeo containerd runc umoci fuse3 protobuf-compiler pigz zstd attr iproute2
+	scripts/need.sh gcc libc6-dev zlib1g-dev skopeo containerd runc umoci fuse3 protobuf-compiler pigz zstd attr iproute2
 	scripts/debian-image.sh $(IMAGES)/debian-python
 	scripts/containerd2.sh $(CONTAINERD2)
-	GRAZE_IMAGES=$(IMAGES) GRAZE_CONTAINERD2=$(CONTAINERD2) go test -race -timeout 30m ./...
+	scripts/ztoc.sh $(ZTOC)
+	GRAZE_IMAGES=$(IMAGES) GRAZE_CONTAINERD2=$(CONTAINERD2) GRAZE_ZTOC=$(ZTOC) go test -race -timeout 30m ./...
 
 bench: ## the benchmarks of docs/measurements.md
 	scripts/need.sh skopeo containerd runc

@@ -23,6 +23,8 @@ var mayImport = map[string][]string{
 	"image/toc":            {"chunk", "image"},
 	"image/estargz":        {"chunk", "image", "image/toc"},
 	"image/zstdchunked":    {"chunk", "image", "image/toc"},
+	"image/soci":           {"chunk", "image"},
+	"image/soci/socitest":  {"image/imagetest", "image/inflate"},
 	"image/targz":          {"chunk", "image", "image/codec", "image/inflate"},
 	"image/rafs":           {"chunk", "image"},
 	"image/rafs/rafstest":  {"image/imagetest", "image/inflate"},
@@ -50,7 +52,7 @@ var mayImport = map[string][]string{
 	"registry":             {},
 	"snapshotter":          {"chunk"},
 	"node": {
-		"chunk", "image", "image/codec", "image/estargz", "image/rafs", "image/targz", "image/toc", "image/zstdchunked",
+		"chunk", "image", "image/codec", "image/estargz", "image/rafs", "image/targz", "image/toc", "image/zstdchunked", "image/soci",
 		"origin", "origin/credential", "cri", "chunkstore", "scheduler", "fusefs", "peer", "wire", "dht", "directory", "seed", "copies", "snapshotter", "latency", "node/adminpb",
 	},
 	"node/adminpb": {},
@@ -59,6 +61,7 @@ var mayImport = map[string][]string{
 	"copies":       {"chunk"},
 
 	"cmd/graze/testdata/probe": {},
+	"scripts/ztoc":             {},
 }
 
 // stdlibOnly lists packages that may import nothing from outside the standard

@@ -20,6 +20,10 @@ func (v *View) Seal(n uint32) (s Seal, ok bool) {
 	return Seal{Codec: row.Seal, Bits: row.Bits, Size: row.Opened, Window: row.Window}, true
 }
 
+// FirstChunk returns the number of the first chunk of span n, which must be below
+// NumSpans.
+func (v *View) FirstChunk(n uint32) uint32 { return v.spanRow(n).First }
+
 // opened returns how many bytes the chunk of span n decodes to if the span is
 // sealed, and 0 if it is not.
 func (v *View) opened(n uint32) int32 {

@@ -23,7 +23,7 @@
 //
 // # Which index serves a layer
 //
-// The first of these that there is, layer by layer; 2 and 7 are indexes of a whole
+// The first of these that there is, layer by layer; 2 and 8 are indexes of a whole
 // image, and are looked for if a layer has none by then:
 //
 //  1. the RAFS bootstrap of an image in the format of Nydus, in its last layer;
@@ -34,10 +34,12 @@
 //  4. graze's index that the folder has already, if it was made here or comes from
 //     the image's repository;
 //  5. graze's index among the image's referrers in the registry;
-//  6. a table of contents in the layer that nothing vouches for, if Config allows;
-//  7. the RAFS bootstrap of an image in the format of Nydus among the image's
+//  6. a zTOC of the SOCI index that the image's manifest names (version 2), or of one
+//     among the image's referrers (version 1);
+//  7. a table of contents in the layer that nothing vouches for, if Config allows;
+//  8. the RAFS bootstrap of an image in the format of Nydus among the image's
 //     referrers;
-//  8. graze's index, made now from the whole layer, if the caller allows.
+//  9. graze's index, made now from the whole layer, if the caller allows.
 //
 // An index that is there but can't be used is passed over, unless there can be no
 // other. [LayerReport] says which it was and why. The list is in code in

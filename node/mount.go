@@ -18,8 +18,9 @@ import (
 type Tree struct {
 	Image  *Image
 	View   *View
-	Reader *scheduler.Reader
-	remove func() // takes the image's blobs out of the catalog
+	Files  fusefs.Files
+	Reader *scheduler.Reader // fetches chunks
+	remove func()            // takes the image's blobs out of the catalog
 }
 
 // OpenTree opens an image for reading. Chunks of layers that have to be indexed
@@ -47,6 +48,7 @@ func (n *Node) OpenTree(ctx context.Context, img *Image, opts IndexOptions) (*Tr
 	return &Tree{
 		Image:  img,
 		View:   view,
+		Files:  n.files(view),
 		Reader: n.sched.Reader(view),
 		remove: n.catalog.add(sources),
 	}, nil
@@ -137,7 +139,7 @@ func (n *Node) mountImage(ctx context.Context, img *Image, reference, dir string
 	if err := n.writeMountRecord(rec); err != nil {
 		return nil, errors.Join(fmt.Errorf("note the mount: %w", err), tree.Close())
 	}
-	server, err := fusefs.Mount(dir, tree.View, tree.Reader, n.serverConfig(dir))
+	server, err := fusefs.Mount(dir, tree.View, tree.Files, n.serverConfig(dir))
 	if err != nil {
 		return nil, errors.Join(err, n.removeMountRecord(rec), tree.Close())
 	}

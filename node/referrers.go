@@ -16,7 +16,7 @@ import (
 // the image that it refers to. Images in the format of Nydus may have no type, or
 // that of their config, as other images have; their manifests tell.
 func mayBeIndex(artifactType string) bool {
-	return artifactType == indexArtifact || mayBeNydus(artifactType)
+	return artifactType == indexArtifact || artifactType == sociFirst || mayBeNydus(artifactType)
 }
 
 // mayBeNydus reports whether a referrer may be an image in the format of Nydus.

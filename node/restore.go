@@ -122,7 +122,7 @@ func (n *Node) resume(ctx context.Context, r *mountRecord, device *os.File) erro
 		err := fmt.Errorf("the image's view had to be made again and has come out another (checksum %08x, not %08x)", sum, r.View)
 		return errors.Join(err, tree.Close())
 	}
-	server, err := fusefs.Resume(device, *r.Session, tree.View, tree.Reader, n.serverConfig(r.Dir))
+	server, err := fusefs.Resume(device, *r.Session, tree.View, tree.Files, n.serverConfig(r.Dir))
 	if err != nil {
 		return errors.Join(err, tree.Close())
 	}

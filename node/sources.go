@@ -20,12 +20,14 @@ type search struct {
 
 	referrers func() (*finding, error) // that are indexes of any kind
 	published func() (map[chunk.Blob][]layerRecord, error)
+	ztocs     func() (map[chunk.Blob][]ztoc, error)
 }
 
 func (l *Library) newSearch(ctx context.Context, img *Image, opts IndexOptions) *search {
 	s := &search{Library: l, img: img, opts: opts}
 	s.referrers = sync.OnceValues(func() (*finding, error) { return s.findReferrers(ctx) })
 	s.published = sync.OnceValues(func() (map[chunk.Blob][]layerRecord, error) { return s.publishedIndexes(ctx) })
+	s.ztocs = sync.OnceValues(func() (map[chunk.Blob][]ztoc, error) { return s.findZTOCs(ctx) })
 	return s
 }
 
@@ -47,6 +49,7 @@ func (s *search) sources() []indexSource {
 		{layer: s.vouchedTOC},
 		{layer: s.kept},
 		{layer: s.fromReferrer},
+		{layer: s.soci},
 		{layer: s.unvouchedTOC},
 		{whole: s.nydusReferrer},
 	}

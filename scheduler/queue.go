@@ -168,6 +168,8 @@ func (q *queue) gather(first *fetch, most int64, admit func(chunk.Class) bool) [
 // joins reports whether span b can be decoded in one pass after span a.
 func joins(a, b *chunk.Span) bool {
 	switch {
+	case a.Codec == chunk.Raw && b.Codec == chunk.Raw && b.Off < a.Off+a.Len:
+		return false // nothing is read twice
 	case a.Codec == b.Codec, isGzip(a.Codec) && isGzip(b.Codec):
 	case isGzip(a.Codec), isGzip(b.Codec), b.Off < a.Off+a.Len:
 		return false // the other codecs begin anew with each span

@@ -247,7 +247,7 @@ func copyFile(ctx context.Context, w io.Writer, t *node.Tree, path string) error
 	buf := make([]byte, min(1<<20, attr.Size))
 	for off := int64(0); off < attr.Size; off += int64(len(buf)) {
 		p := buf[:min(int64(len(buf)), attr.Size-off)]
-		if _, err := t.Reader.ReadAt(ctx, ino, p, off); err != nil {
+		if _, err := t.Files.ReadAt(ctx, ino, p, off); err != nil {
 			return &fs.PathError{Op: "read", Path: path, Err: err}
 		}
 		if _, err := w.Write(p); err != nil {

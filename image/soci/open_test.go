@@ -123,7 +123,7 @@ func TestAdversarial(t *testing.T) {
 func TestWriter(t *testing.T) {
 	tool := os.Getenv("GRAZE_ZTOC")
 	if tool == "" {
-		t.Skip("GRAZE_ZTOC does not name the writer of zTOCs: see scripts/ztoc")
+		t.Skip("GRAZE_ZTOC does not name the writer of zTOCs: see scripts/ztoc.sh")
 	}
 	for _, tt := range []struct {
 		encoding  imagetest.Encoding
