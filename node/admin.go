@@ -162,6 +162,19 @@ func (a admin) Verify(ctx context.Context, _ *adminpb.VerifyRequest) (*adminpb.V
 	return &adminpb.VerifyReply{Chunks: r.Chunks, Blobs: r.Blobs, Bytes: r.Bytes, Corrupt: r.Corrupt}, nil
 }
 
+// Presence implements adminpb.AdminServer.
+func (a admin) Presence(ctx context.Context, req *adminpb.PresenceRequest) (*adminpb.PresenceReply, error) {
+	p, err := a.node.Presence(ctx, req.GetReference())
+	if errors.Is(err, ErrNoIndex) {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	reply := &adminpb.PresenceReply{Chunks: p.Chunks, Bytes: p.Bytes, LocalChunks: p.Local.Chunks, LocalBytes: p.Local.Bytes}
+	for _, h := range p.Peers {
+		reply.Peers = append(reply.Peers, &adminpb.Holder{Node: h.Node, Chunks: h.Chunks, Have: h.Have})
+	}
+	return reply, err
+}
+
 // Peers implements adminpb.AdminServer.
 func (a admin) Peers(context.Context, *adminpb.PeersRequest) (*adminpb.PeersReply, error) {
 	reply := &adminpb.PeersReply{}

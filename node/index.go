@@ -24,6 +24,10 @@ type IndexOptions struct {
 	// Progress is called while indexes are made, by several goroutines at once.
 	Progress func(p Progress)
 
+	// own has indexes of SOCI passed over, as graze's own is to be made, which reads
+	// less at a time.
+	own bool
+
 	// Keep gets every chunk of a layer whose index is made, as the whole layer
 	// passes by anyway. It is called by several goroutines at once.
 	Keep func(v chunk.Verified)

@@ -142,7 +142,7 @@ func (l *Library) Resolve(ctx context.Context, ref string) (*Image, error) {
 // OpenView opens the view of an image. The view is made from the layers' indexes
 // the first time, and opened without the network from then on.
 func (l *Library) OpenView(ctx context.Context, img *Image, opts IndexOptions) (*View, error) {
-	path := filepath.Join(l.dir, "views", viewKey(img, l.acceptTOC)+".view")
+	path := l.viewPath(img)
 	view, err := l.readView(path)
 	switch {
 	case err == nil:
@@ -156,6 +156,11 @@ func (l *Library) OpenView(ctx context.Context, img *Image, opts IndexOptions) (
 		return nil, err
 	}
 	return l.readView(path)
+}
+
+// viewPath returns the name of the file that keeps an image's view.
+func (l *Library) viewPath(img *Image) string {
+	return filepath.Join(l.dir, "views", viewKey(img, l.acceptTOC)+".view")
 }
 
 // A View is the view of an image, and where those of its blobs are that are not

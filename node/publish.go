@@ -33,10 +33,10 @@ type Index struct {
 }
 
 // BuildIndex makes graze's own index of every layer of an image that has no
-// usable index. Layers that were indexed before, for any image, are not read
+// usable index; one of SOCI is not enough. Layers that were indexed before, for any image, are not read
 // again.
 func (l *Library) BuildIndex(ctx context.Context, img *Image, opts IndexOptions) (*Index, error) {
-	opts.Build = true
+	opts.Build, opts.own = true, true
 	list, err := l.openIndexes(ctx, img, opts)
 	if err != nil {
 		return nil, err

@@ -168,6 +168,24 @@ func (r *Remote) Verify(ctx context.Context) (VerifyReport, error) {
 	}, nil
 }
 
+// Presence returns how much of an image the node has, and what of it others have:
+// see Node.Presence.
+func (r *Remote) Presence(ctx context.Context, ref string) (Presence, error) {
+	reply, err := r.admin.Presence(ctx, &adminpb.PresenceRequest{Reference: ref})
+	if err != nil {
+		return Presence{}, r.explain(err)
+	}
+	p := Presence{
+		Content: Content{reply.GetChunks(), reply.GetBytes()},
+		Local:   Content{reply.GetLocalChunks(), reply.GetLocalBytes()},
+		Peers:   []PeerPresence{},
+	}
+	for _, h := range reply.GetPeers() {
+		p.Peers = append(p.Peers, PeerPresence{Node: h.GetNode(), Chunks: h.GetChunks(), Have: h.GetHave()})
+	}
+	return p, nil
+}
+
 // Peers returns what the node knows of the members of its cluster.
 func (r *Remote) Peers(ctx context.Context) ([]PeerInfo, error) {
 	reply, err := r.admin.Peers(ctx, &adminpb.PeersRequest{})

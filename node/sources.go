@@ -49,10 +49,11 @@ func (s *search) sources() []indexSource {
 		{layer: s.vouchedTOC},
 		{layer: s.kept},
 		{layer: s.fromReferrer},
-		{layer: s.soci},
-		{layer: s.unvouchedTOC},
-		{whole: s.nydusReferrer},
 	}
+	if !s.opts.own {
+		list = append(list, indexSource{layer: s.soci})
+	}
+	list = append(list, indexSource{layer: s.unvouchedTOC}, indexSource{whole: s.nydusReferrer})
 	if s.opts.Build {
 		list = append(list, indexSource{layer: s.built})
 	}

@@ -2415,6 +2415,186 @@ func (x *ReadBlobReply) GetData() []byte {
 	return nil
 }
 
+type PresenceRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Reference     string                 `protobuf:"bytes,1,opt,name=reference,proto3" json:"reference,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PresenceRequest) Reset() {
+	*x = PresenceRequest{}
+	mi := &file_node_adminpb_admin_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PresenceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PresenceRequest) ProtoMessage() {}
+
+func (x *PresenceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_adminpb_admin_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PresenceRequest.ProtoReflect.Descriptor instead.
+func (*PresenceRequest) Descriptor() ([]byte, []int) {
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *PresenceRequest) GetReference() string {
+	if x != nil {
+		return x.Reference
+	}
+	return ""
+}
+
+type PresenceReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Chunks        int64                  `protobuf:"varint,1,opt,name=chunks,proto3" json:"chunks,omitempty"`
+	Bytes         int64                  `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	LocalChunks   int64                  `protobuf:"varint,3,opt,name=local_chunks,json=localChunks,proto3" json:"local_chunks,omitempty"`
+	LocalBytes    int64                  `protobuf:"varint,4,opt,name=local_bytes,json=localBytes,proto3" json:"local_bytes,omitempty"`
+	Peers         []*Holder              `protobuf:"bytes,5,rep,name=peers,proto3" json:"peers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PresenceReply) Reset() {
+	*x = PresenceReply{}
+	mi := &file_node_adminpb_admin_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PresenceReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PresenceReply) ProtoMessage() {}
+
+func (x *PresenceReply) ProtoReflect() protoreflect.Message {
+	mi := &file_node_adminpb_admin_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PresenceReply.ProtoReflect.Descriptor instead.
+func (*PresenceReply) Descriptor() ([]byte, []int) {
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *PresenceReply) GetChunks() int64 {
+	if x != nil {
+		return x.Chunks
+	}
+	return 0
+}
+
+func (x *PresenceReply) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *PresenceReply) GetLocalChunks() int64 {
+	if x != nil {
+		return x.LocalChunks
+	}
+	return 0
+}
+
+func (x *PresenceReply) GetLocalBytes() int64 {
+	if x != nil {
+		return x.LocalBytes
+	}
+	return 0
+}
+
+func (x *PresenceReply) GetPeers() []*Holder {
+	if x != nil {
+		return x.Peers
+	}
+	return nil
+}
+
+type Holder struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Chunks        int64                  `protobuf:"varint,2,opt,name=chunks,proto3" json:"chunks,omitempty"`
+	Have          int64                  `protobuf:"varint,3,opt,name=have,proto3" json:"have,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Holder) Reset() {
+	*x = Holder{}
+	mi := &file_node_adminpb_admin_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Holder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Holder) ProtoMessage() {}
+
+func (x *Holder) ProtoReflect() protoreflect.Message {
+	mi := &file_node_adminpb_admin_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Holder.ProtoReflect.Descriptor instead.
+func (*Holder) Descriptor() ([]byte, []int) {
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *Holder) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Holder) GetChunks() int64 {
+	if x != nil {
+		return x.Chunks
+	}
+	return 0
+}
+
+func (x *Holder) GetHave() int64 {
+	if x != nil {
+		return x.Have
+	}
+	return 0
+}
+
 var File_node_adminpb_admin_proto protoreflect.FileDescriptor
 
 const file_node_adminpb_admin_proto_rawDesc = "" +
@@ -2647,7 +2827,20 @@ const file_node_adminpb_admin_proto_rawDesc = "" +
 	"\x04size\x18\x03 \x01(\x03R\x04size\x12\x16\n" +
 	"\x06offset\x18\x04 \x01(\x03R\x06offset\"#\n" +
 	"\rReadBlobReply\x12\x12\n" +
-	"\x04data\x18\x01 \x01(\fR\x04data2\x8a\x05\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"/\n" +
+	"\x0fPresenceRequest\x12\x1c\n" +
+	"\treference\x18\x01 \x01(\tR\treference\"\xaf\x01\n" +
+	"\rPresenceReply\x12\x16\n" +
+	"\x06chunks\x18\x01 \x01(\x03R\x06chunks\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12!\n" +
+	"\flocal_chunks\x18\x03 \x01(\x03R\vlocalChunks\x12\x1f\n" +
+	"\vlocal_bytes\x18\x04 \x01(\x03R\n" +
+	"localBytes\x12,\n" +
+	"\x05peers\x18\x05 \x03(\v2\x16.graze.admin.v1.HolderR\x05peers\"H\n" +
+	"\x06Holder\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
+	"\x06chunks\x18\x02 \x01(\x03R\x06chunks\x12\x12\n" +
+	"\x04have\x18\x03 \x01(\x03R\x04have2\xd6\x05\n" +
 	"\x05Admin\x12A\n" +
 	"\x05Stats\x12\x1c.graze.admin.v1.StatsRequest\x1a\x1a.graze.admin.v1.StatsReply\x12C\n" +
 	"\x05Mount\x12\x1c.graze.admin.v1.MountRequest\x1a\x1a.graze.admin.v1.MountReply0\x01\x12A\n" +
@@ -2657,7 +2850,8 @@ const file_node_adminpb_admin_proto_rawDesc = "" +
 	"\n" +
 	"SeedRemove\x12\x1b.graze.admin.v1.SeedRequest\x1a\x1b.graze.admin.v1.SeedRequest\x12J\n" +
 	"\bSeedList\x12\x1f.graze.admin.v1.SeedListRequest\x1a\x1d.graze.admin.v1.SeedListReply\x12D\n" +
-	"\x06Verify\x12\x1d.graze.admin.v1.VerifyRequest\x1a\x1b.graze.admin.v1.VerifyReply\x12L\n" +
+	"\x06Verify\x12\x1d.graze.admin.v1.VerifyRequest\x1a\x1b.graze.admin.v1.VerifyReply\x12J\n" +
+	"\bPresence\x12\x1f.graze.admin.v1.PresenceRequest\x1a\x1d.graze.admin.v1.PresenceReply\x12L\n" +
 	"\bReadBlob\x12\x1f.graze.admin.v1.ReadBlobRequest\x1a\x1d.graze.admin.v1.ReadBlobReply0\x01B\x14Z\x12graze/node/adminpbb\x06proto3"
 
 var (
@@ -2672,7 +2866,7 @@ func file_node_adminpb_admin_proto_rawDescGZIP() []byte {
 	return file_node_adminpb_admin_proto_rawDescData
 }
 
-var file_node_adminpb_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_node_adminpb_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_node_adminpb_admin_proto_goTypes = []any{
 	(*StatsRequest)(nil),    // 0: graze.admin.v1.StatsRequest
 	(*StatsReply)(nil),      // 1: graze.admin.v1.StatsReply
@@ -2704,11 +2898,14 @@ var file_node_adminpb_admin_proto_goTypes = []any{
 	(*Seed)(nil),            // 27: graze.admin.v1.Seed
 	(*ReadBlobRequest)(nil), // 28: graze.admin.v1.ReadBlobRequest
 	(*ReadBlobReply)(nil),   // 29: graze.admin.v1.ReadBlobReply
-	nil,                     // 30: graze.admin.v1.Containerd.LayersEntry
-	nil,                     // 31: graze.admin.v1.Cluster.RejectedEntry
-	nil,                     // 32: graze.admin.v1.Cluster.ViolationsEntry
-	nil,                     // 33: graze.admin.v1.Cluster.ErrorsEntry
-	nil,                     // 34: graze.admin.v1.Cluster.LinksEntry
+	(*PresenceRequest)(nil), // 30: graze.admin.v1.PresenceRequest
+	(*PresenceReply)(nil),   // 31: graze.admin.v1.PresenceReply
+	(*Holder)(nil),          // 32: graze.admin.v1.Holder
+	nil,                     // 33: graze.admin.v1.Containerd.LayersEntry
+	nil,                     // 34: graze.admin.v1.Cluster.RejectedEntry
+	nil,                     // 35: graze.admin.v1.Cluster.ViolationsEntry
+	nil,                     // 36: graze.admin.v1.Cluster.ErrorsEntry
+	nil,                     // 37: graze.admin.v1.Cluster.LinksEntry
 }
 var file_node_adminpb_admin_proto_depIdxs = []int32{
 	7,  // 0: graze.admin.v1.StatsReply.mounts:type_name -> graze.admin.v1.Mount
@@ -2718,12 +2915,12 @@ var file_node_adminpb_admin_proto_depIdxs = []int32{
 	6,  // 4: graze.admin.v1.StatsReply.served:type_name -> graze.admin.v1.Served
 	4,  // 5: graze.admin.v1.StatsReply.cluster:type_name -> graze.admin.v1.Cluster
 	2,  // 6: graze.admin.v1.StatsReply.containerd:type_name -> graze.admin.v1.Containerd
-	30, // 7: graze.admin.v1.Containerd.layers:type_name -> graze.admin.v1.Containerd.LayersEntry
+	33, // 7: graze.admin.v1.Containerd.layers:type_name -> graze.admin.v1.Containerd.LayersEntry
 	3,  // 8: graze.admin.v1.Containerd.images:type_name -> graze.admin.v1.PulledImage
-	31, // 9: graze.admin.v1.Cluster.rejected:type_name -> graze.admin.v1.Cluster.RejectedEntry
-	32, // 10: graze.admin.v1.Cluster.violations:type_name -> graze.admin.v1.Cluster.ViolationsEntry
-	33, // 11: graze.admin.v1.Cluster.errors:type_name -> graze.admin.v1.Cluster.ErrorsEntry
-	34, // 12: graze.admin.v1.Cluster.links:type_name -> graze.admin.v1.Cluster.LinksEntry
+	34, // 9: graze.admin.v1.Cluster.rejected:type_name -> graze.admin.v1.Cluster.RejectedEntry
+	35, // 10: graze.admin.v1.Cluster.violations:type_name -> graze.admin.v1.Cluster.ViolationsEntry
+	36, // 11: graze.admin.v1.Cluster.errors:type_name -> graze.admin.v1.Cluster.ErrorsEntry
+	37, // 12: graze.admin.v1.Cluster.links:type_name -> graze.admin.v1.Cluster.LinksEntry
 	5,  // 13: graze.admin.v1.Cluster.outside:type_name -> graze.admin.v1.Outside
 	9,  // 14: graze.admin.v1.Mount.layers:type_name -> graze.admin.v1.Layer
 	8,  // 15: graze.admin.v1.Mount.safety:type_name -> graze.admin.v1.Safety
@@ -2732,29 +2929,32 @@ var file_node_adminpb_admin_proto_depIdxs = []int32{
 	9,  // 18: graze.admin.v1.Mounted.layers:type_name -> graze.admin.v1.Layer
 	21, // 19: graze.admin.v1.PeersReply.peers:type_name -> graze.admin.v1.Peer
 	27, // 20: graze.admin.v1.SeedListReply.seeds:type_name -> graze.admin.v1.Seed
-	0,  // 21: graze.admin.v1.Admin.Stats:input_type -> graze.admin.v1.StatsRequest
-	13, // 22: graze.admin.v1.Admin.Mount:input_type -> graze.admin.v1.MountRequest
-	19, // 23: graze.admin.v1.Admin.Peers:input_type -> graze.admin.v1.PeersRequest
-	22, // 24: graze.admin.v1.Admin.Preheat:input_type -> graze.admin.v1.PreheatRequest
-	24, // 25: graze.admin.v1.Admin.SeedAdd:input_type -> graze.admin.v1.SeedRequest
-	24, // 26: graze.admin.v1.Admin.SeedRemove:input_type -> graze.admin.v1.SeedRequest
-	25, // 27: graze.admin.v1.Admin.SeedList:input_type -> graze.admin.v1.SeedListRequest
-	17, // 28: graze.admin.v1.Admin.Verify:input_type -> graze.admin.v1.VerifyRequest
-	28, // 29: graze.admin.v1.Admin.ReadBlob:input_type -> graze.admin.v1.ReadBlobRequest
-	1,  // 30: graze.admin.v1.Admin.Stats:output_type -> graze.admin.v1.StatsReply
-	14, // 31: graze.admin.v1.Admin.Mount:output_type -> graze.admin.v1.MountReply
-	20, // 32: graze.admin.v1.Admin.Peers:output_type -> graze.admin.v1.PeersReply
-	23, // 33: graze.admin.v1.Admin.Preheat:output_type -> graze.admin.v1.PreheatReply
-	24, // 34: graze.admin.v1.Admin.SeedAdd:output_type -> graze.admin.v1.SeedRequest
-	24, // 35: graze.admin.v1.Admin.SeedRemove:output_type -> graze.admin.v1.SeedRequest
-	26, // 36: graze.admin.v1.Admin.SeedList:output_type -> graze.admin.v1.SeedListReply
-	18, // 37: graze.admin.v1.Admin.Verify:output_type -> graze.admin.v1.VerifyReply
-	29, // 38: graze.admin.v1.Admin.ReadBlob:output_type -> graze.admin.v1.ReadBlobReply
-	30, // [30:39] is the sub-list for method output_type
-	21, // [21:30] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	32, // 21: graze.admin.v1.PresenceReply.peers:type_name -> graze.admin.v1.Holder
+	0,  // 22: graze.admin.v1.Admin.Stats:input_type -> graze.admin.v1.StatsRequest
+	13, // 23: graze.admin.v1.Admin.Mount:input_type -> graze.admin.v1.MountRequest
+	19, // 24: graze.admin.v1.Admin.Peers:input_type -> graze.admin.v1.PeersRequest
+	22, // 25: graze.admin.v1.Admin.Preheat:input_type -> graze.admin.v1.PreheatRequest
+	24, // 26: graze.admin.v1.Admin.SeedAdd:input_type -> graze.admin.v1.SeedRequest
+	24, // 27: graze.admin.v1.Admin.SeedRemove:input_type -> graze.admin.v1.SeedRequest
+	25, // 28: graze.admin.v1.Admin.SeedList:input_type -> graze.admin.v1.SeedListRequest
+	17, // 29: graze.admin.v1.Admin.Verify:input_type -> graze.admin.v1.VerifyRequest
+	30, // 30: graze.admin.v1.Admin.Presence:input_type -> graze.admin.v1.PresenceRequest
+	28, // 31: graze.admin.v1.Admin.ReadBlob:input_type -> graze.admin.v1.ReadBlobRequest
+	1,  // 32: graze.admin.v1.Admin.Stats:output_type -> graze.admin.v1.StatsReply
+	14, // 33: graze.admin.v1.Admin.Mount:output_type -> graze.admin.v1.MountReply
+	20, // 34: graze.admin.v1.Admin.Peers:output_type -> graze.admin.v1.PeersReply
+	23, // 35: graze.admin.v1.Admin.Preheat:output_type -> graze.admin.v1.PreheatReply
+	24, // 36: graze.admin.v1.Admin.SeedAdd:output_type -> graze.admin.v1.SeedRequest
+	24, // 37: graze.admin.v1.Admin.SeedRemove:output_type -> graze.admin.v1.SeedRequest
+	26, // 38: graze.admin.v1.Admin.SeedList:output_type -> graze.admin.v1.SeedListReply
+	18, // 39: graze.admin.v1.Admin.Verify:output_type -> graze.admin.v1.VerifyReply
+	31, // 40: graze.admin.v1.Admin.Presence:output_type -> graze.admin.v1.PresenceReply
+	29, // 41: graze.admin.v1.Admin.ReadBlob:output_type -> graze.admin.v1.ReadBlobReply
+	32, // [32:42] is the sub-list for method output_type
+	22, // [22:32] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_node_adminpb_admin_proto_init() }
@@ -2772,7 +2972,7 @@ func file_node_adminpb_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_node_adminpb_admin_proto_rawDesc), len(file_node_adminpb_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   35,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

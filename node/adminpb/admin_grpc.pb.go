@@ -31,6 +31,7 @@ const (
 	Admin_SeedRemove_FullMethodName = "/graze.admin.v1.Admin/SeedRemove"
 	Admin_SeedList_FullMethodName   = "/graze.admin.v1.Admin/SeedList"
 	Admin_Verify_FullMethodName     = "/graze.admin.v1.Admin/Verify"
+	Admin_Presence_FullMethodName   = "/graze.admin.v1.Admin/Presence"
 	Admin_ReadBlob_FullMethodName   = "/graze.admin.v1.Admin/ReadBlob"
 )
 
@@ -52,6 +53,8 @@ type AdminClient interface {
 	SeedList(ctx context.Context, in *SeedListRequest, opts ...grpc.CallOption) (*SeedListReply, error)
 	// Verify reads all that the node keeps, and drops what has rotted.
 	Verify(ctx context.Context, in *VerifyRequest, opts ...grpc.CallOption) (*VerifyReply, error)
+	// Presence says how much of an image is here and with other members.
+	Presence(ctx context.Context, in *PresenceRequest, opts ...grpc.CallOption) (*PresenceReply, error)
 	// ReadBlob returns the bytes of a blob of a repository from an offset on.
 	ReadBlob(ctx context.Context, in *ReadBlobRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadBlobReply], error)
 }
@@ -162,6 +165,16 @@ func (c *adminClient) Verify(ctx context.Context, in *VerifyRequest, opts ...grp
 	return out, nil
 }
 
+func (c *adminClient) Presence(ctx context.Context, in *PresenceRequest, opts ...grpc.CallOption) (*PresenceReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PresenceReply)
+	err := c.cc.Invoke(ctx, Admin_Presence_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminClient) ReadBlob(ctx context.Context, in *ReadBlobRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadBlobReply], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &Admin_ServiceDesc.Streams[2], Admin_ReadBlob_FullMethodName, cOpts...)
@@ -199,6 +212,8 @@ type AdminServer interface {
 	SeedList(context.Context, *SeedListRequest) (*SeedListReply, error)
 	// Verify reads all that the node keeps, and drops what has rotted.
 	Verify(context.Context, *VerifyRequest) (*VerifyReply, error)
+	// Presence says how much of an image is here and with other members.
+	Presence(context.Context, *PresenceRequest) (*PresenceReply, error)
 	// ReadBlob returns the bytes of a blob of a repository from an offset on.
 	ReadBlob(*ReadBlobRequest, grpc.ServerStreamingServer[ReadBlobReply]) error
 	mustEmbedUnimplementedAdminServer()
@@ -234,6 +249,9 @@ func (UnimplementedAdminServer) SeedList(context.Context, *SeedListRequest) (*Se
 }
 func (UnimplementedAdminServer) Verify(context.Context, *VerifyRequest) (*VerifyReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Verify not implemented")
+}
+func (UnimplementedAdminServer) Presence(context.Context, *PresenceRequest) (*PresenceReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Presence not implemented")
 }
 func (UnimplementedAdminServer) ReadBlob(*ReadBlobRequest, grpc.ServerStreamingServer[ReadBlobReply]) error {
 	return status.Error(codes.Unimplemented, "method ReadBlob not implemented")
@@ -389,6 +407,24 @@ func _Admin_Verify_Handler(srv interface{}, ctx context.Context, dec func(interf
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Admin_Presence_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PresenceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).Presence(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_Presence_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).Presence(ctx, req.(*PresenceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Admin_ReadBlob_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(ReadBlobRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -430,6 +466,10 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Verify",
 			Handler:    _Admin_Verify_Handler,
+		},
+		{
+			MethodName: "Presence",
+			Handler:    _Admin_Presence_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
