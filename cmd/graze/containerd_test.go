@@ -16,6 +16,7 @@ import (
 // A containerd is a running containerd with state of its own.
 type containerd struct {
 	containerdConfig
+	pid       int
 	namespace string // of what is exported; "" for "default"
 }
 
@@ -79,6 +80,7 @@ func startContainerdWith(t testing.TB, cfg containerdConfig) *containerd {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	c.pid = cmd.Process.Pid
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }()
 	t.Cleanup(func() {
@@ -88,7 +90,7 @@ func startContainerdWith(t testing.TB, cfg containerdConfig) *containerd {
 		}
 	})
 	for tick := time.NewTicker(20 * time.Millisecond); ; {
-		if exec.Command(c.program("ctr"), "--address", c.socket(), "version").Run() == nil {
+		if c.try("version") == nil {
 			tick.Stop()
 			return c
 		}
@@ -158,6 +160,16 @@ snapshotter = "overlayfs"
 `
 	}
 	return text
+}
+
+// try runs a command of containerd's client that may fail. The error has what it
+// said.
+func (c *containerd) try(args ...string) error {
+	cmd := exec.Command(c.program("ctr"), append([]string{"--address", c.socket()}, args...)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("ctr %s: %w\n%s", strings.Join(args, " "), err, out)
+	}
+	return nil
 }
 
 // ctr runs a command of containerd's client.
