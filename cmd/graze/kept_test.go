@@ -67,13 +67,20 @@ func (n *keptNode) start(t testing.TB) {
 	}
 }
 
-func (n *keptNode) tryStart() error {
+// command returns a process of the node that does not run yet.
+func (n *keptNode) command() *exec.Cmd {
 	args := append(slices.Clone(n.before), n.binary, "node", "--state", n.state)
 	args = append(args, n.flags...)
-	n.cmd = exec.Command(args[0], args[1:]...)
-	n.cmd.Env = append(append(os.Environ(), runEnv+"=1"), n.env...)
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Env = append(append(os.Environ(), runEnv+"=1"), n.env...)
+	cmd.ExtraFiles = n.files
+	return cmd
+}
+
+func (n *keptNode) tryStart() error {
+	n.cmd = n.command()
 	n.stderr, n.exited = new(bytes.Buffer), make(chan error, 1)
-	n.cmd.Stderr, n.cmd.ExtraFiles = n.stderr, n.files
+	n.cmd.Stderr = n.stderr
 	stdout, err := n.cmd.StdoutPipe()
 	if err != nil {
 		return err

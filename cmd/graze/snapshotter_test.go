@@ -211,17 +211,26 @@ func (r *rig) views(t testing.TB) (n int) {
 // eventually waits until f holds.
 func eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
+	if !within(time.Minute, f) {
+		t.Fatal("in a minute this has not come true: ", what)
+	}
+}
+
+// within waits until f holds, or until so much time has passed. It returns whether f
+// holds.
+func within(d time.Duration, f func() bool) bool {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.NewTimer(time.Minute)
+	deadline := time.NewTimer(d)
 	defer deadline.Stop()
 	for !f() {
 		select {
 		case <-tick.C:
 		case <-deadline.C:
-			t.Fatal("in a minute this has not come true: ", what)
+			return false
 		}
 	}
+	return true
 }
 
 // reason returns why an image is served as it is.

@@ -22,25 +22,32 @@ const exitCode = 7
 var stargz = []string{"/stargz.index.json", "/.prefetch.landmark", "/.no.prefetch.landmark"}
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == "wait" {
+	what := "report"
+	if len(os.Args) > 1 {
+		what = os.Args[1]
+	}
+	var err error
+	switch what {
+	case "wait":
 		stop := make(chan os.Signal, 1)
 		signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
 		fmt.Println("waiting")
 		<-stop
-		return
-	}
-	if len(os.Args) > 1 && os.Args[1] == "read" {
-		if err := list(); err != nil {
-			fmt.Println(err)
-			os.Exit(1)
+	case "hello":
+		fmt.Println("hello")
+	case "read":
+		err = list()
+	case "use":
+		err = use()
+	default:
+		if err = report(); err == nil {
+			os.Exit(exitCode)
 		}
-		return
 	}
-	if err := report(); err != nil {
+	if err != nil {
 		fmt.Println(err)
 		os.Exit(1)
 	}
-	os.Exit(exitCode)
 }
 
 // report lists all files, and lists them again when it has changed some.
