@@ -46,6 +46,8 @@ var mayImport = map[string][]string{
 	"directory":            {"chunk"},
 	"chaos":                {},
 	"chaos/lab":            {},
+	"chaos/liar":           {"chunk", "dht", "peer", "wire"},
+	"chaos/scenario":       {"chaos", "chaos/lab", "node", "registry"},
 	"chaos/sim":            {"chunk", "directory", "scheduler"},
 	"keeper":               {},
 	"latency":              {},
@@ -57,7 +59,7 @@ var mayImport = map[string][]string{
 	},
 	"node/adminpb": {},
 	"seed":         {"chunk"},
-	"cmd/graze":    {"chunk", "copies", "cri", "doctor", "image", "keeper", "materialize", "node", "origin", "registry", "setup"},
+	"cmd/graze":    {"chaos/liar", "chaos/scenario", "chunk", "copies", "cri", "doctor", "image", "keeper", "materialize", "node", "origin", "registry", "setup"},
 	"copies":       {"chunk"},
 
 	"cmd/graze/testdata/probe": {},

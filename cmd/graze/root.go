@@ -69,7 +69,7 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	root.PersistentFlags().BoolVarP(&o.verbose, "verbose", "v", false, "say more on standard error")
 	root.AddCommand(
 		newMount(o), newUmount(o), newIndex(o), newLs(o), newCat(o), newInspect(o), newStats(o), newVerify(o), newRegistry(o),
-		newNode(o), newKeeper(o), newPull(o), newKey(o), newPs(o), newPeers(o), newPreheat(o), newSeed(o), newInstall(o), newUninstall(o), newMaterialize(o), newDoctor(o))
+		newNode(o), newKeeper(o), newPull(o), newKey(o), newPs(o), newPeers(o), newPreheat(o), newSeed(o), newInstall(o), newUninstall(o), newMaterialize(o), newDoctor(o), newChaos(o))
 	for _, c := range root.Commands() {
 		c.Args = usageArgs(c.Args)
 	}

@@ -1,0 +1,269 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"graze/chaos/lab"
+	agent "graze/node"
+)
+
+// A node is one of a cluster.
+type node struct {
+	name    string
+	rack    int
+	cluster *cluster
+	machine *lab.Machine
+	state   string // folder, a disk of its own
+	dir     string // where the image is mounted
+
+	mu      sync.Mutex
+	proc    *lab.Process // guarded by mu; nil: it does not run
+	mounted string       // guarded by mu; the image's reference
+	life    int          // guarded by mu; counts the ends of the mount
+	files   []string     // guarded by mu; that fill the disk
+}
+
+// start runs the node and waits until it answers. What was mounted before is
+// mounted again, unless the mount has outlived the node.
+func (n *node) start(ctx context.Context) error {
+	log, err := os.OpenFile(n.state+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command(n.cluster.binary, "node", "--config", n.state+".toml")
+	cmd.Stdout, cmd.Stderr = log, log
+	p, err := n.machine.Start(cmd)
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	n.proc = p
+	ref := n.mounted
+	n.mu.Unlock()
+	err = poll(ctx, func() error {
+		select {
+		case <-p.Exited():
+			return fatal{fmt.Errorf("%s has ended: %v", n.name, p.Err())}
+		default:
+		}
+		_, err := n.stats(ctx)
+		return err
+	})
+	if err != nil || ref == "" || n.keepsMounts() {
+		return err
+	}
+	return n.mount(ctx, ref)
+}
+
+// keepsMounts reports whether the node's mounts outlive it.
+func (n *node) keepsMounts() bool {
+	return n.cluster.spec.Settings["keep-mounts"] == "keeper"
+}
+
+// end sends the node a signal, of which it ends, and waits for that.
+func (n *node) end(sig syscall.Signal) error {
+	n.mu.Lock()
+	p := n.proc
+	n.proc = nil
+	if !n.keepsMounts() {
+		n.life++ // who reads the mount now has lost it along with the node
+	}
+	n.mu.Unlock()
+	if p == nil {
+		return nil
+	}
+	_ = p.Signal(sig)
+	var err error
+	select {
+	case <-p.Exited():
+	case <-time.After(time.Minute):
+		err = fmt.Errorf("%s did not end in a minute", n.name)
+		_ = p.Signal(unix.SIGKILL)
+		<-p.Exited()
+	}
+	if !n.keepsMounts() {
+		_ = unix.Unmount(n.dir, unix.MNT_DETACH) // which may be dead
+	}
+	return err
+}
+
+// signal sends the node a signal of which it does not end.
+func (n *node) signal(sig syscall.Signal) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.proc == nil {
+		return fmt.Errorf("%s does not run", n.name)
+	}
+	return n.proc.Signal(sig)
+}
+
+// running reports whether the node runs, and how often its mount has ended.
+func (n *node) running() (is bool, life int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.proc != nil, n.life
+}
+
+// ask calls f with the node's admin socket.
+func (n *node) ask(f func(*agent.Remote) error) error {
+	remote, err := agent.Dial(agent.Socket(n.state))
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(remote), remote.Close())
+}
+
+// stats returns the node's figures.
+func (n *node) stats(ctx context.Context) (s agent.Stats, err error) {
+	err = n.ask(func(r *agent.Remote) error {
+		s, err = r.Stats(ctx)
+		return err
+	})
+	return s, err
+}
+
+// peers returns what the node knows of the cluster, itself included.
+func (n *node) peers(ctx context.Context) (list []agent.PeerInfo, err error) {
+	err = n.ask(func(r *agent.Remote) error {
+		list, err = r.Peers(ctx)
+		return err
+	})
+	return list, err
+}
+
+// mount mounts the image.
+func (n *node) mount(ctx context.Context, ref string) error {
+	err := n.ask(func(r *agent.Remote) error {
+		_, err := r.Mount(ctx, ref, n.dir, agent.IndexOptions{})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", n.name, err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.mounted = ref
+	return nil
+}
+
+// fillDisk leaves no room on the node's disk.
+func (n *node) fillDisk() error {
+	name := filepath.Join(n.state, fmt.Sprintf("filler-%d", rand.Uint64()))
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	n.files = append(n.files, name)
+	n.mu.Unlock()
+	_, err = io.Copy(f, zeros{})
+	if errors.Is(err, unix.ENOSPC) {
+		err = nil
+	}
+	return errors.Join(err, f.Close())
+}
+
+// zeros is a reader without an end.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
+// freeDisk takes away what fillDisk has written.
+func (n *node) freeDisk() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var errs []error
+	for _, name := range n.files {
+		errs = append(errs, os.Remove(name))
+	}
+	n.files = nil
+	return errors.Join(errs...)
+}
+
+// corruptDisk makes bits of the chunks on the node's disk wrong, one in each
+// 64 KiB.
+func (n *node) corruptDisk() error {
+	const stretch = 64 << 10
+	return filepath.WalkDir(filepath.Join(n.state, "chunks"), func(name string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() || filepath.Ext(name) != ".seg" {
+			return err
+		}
+		f, err := os.OpenFile(name, os.O_RDWR, 0)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		fi, err := f.Stat()
+		if err != nil {
+			return err
+		}
+		var b [1]byte
+		for off := rand.Int64N(stretch); off < fi.Size(); off += stretch {
+			if _, err := f.ReadAt(b[:], off); err != nil {
+				return err
+			}
+			b[0] ^= 1 << rand.IntN(8)
+			if _, err := f.WriteAt(b[:], off); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// close ends the node and takes its mount and disk away.
+func (n *node) close() error {
+	n.mu.Lock()
+	p := n.proc
+	n.proc = nil
+	n.mu.Unlock()
+	var err error
+	if p != nil {
+		_ = p.Signal(unix.SIGCONT)
+		// With the mount gone a keeper holds nothing, and ends.
+		_ = unix.Unmount(n.dir, unix.MNT_DETACH)
+		err = endProcess(p)
+	}
+	_ = unix.Unmount(n.dir, unix.MNT_DETACH) // of a node that was killed
+	if e := unix.Unmount(n.state, unix.MNT_DETACH); e != nil && !errors.Is(e, unix.EINVAL) {
+		err = errors.Join(err, fmt.Errorf("take a disk away: %w", e))
+	}
+	return err
+}
+
+// fatal wraps an error that waiting does not change.
+type fatal struct{ error }
+
+// poll calls f until it returns nil or ctx is done. Processes tell nobody what
+// they have got to.
+func poll(ctx context.Context, f func() error) error {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := f()
+		if stop := (fatal{}); err == nil || errors.As(err, &stop) {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%w; at last: %w", context.Cause(ctx), err)
+		}
+	}
+}
