@@ -79,6 +79,10 @@ type ClusterConfig struct {
 	// content. Default: 32 MiB/s; negative: no bound.
 	CompletionRate int64
 
+	// Quarantine is how long another node is asked for nothing after it has sent
+	// wrong bytes. Default: 10 minutes.
+	Quarantine time.Duration
+
 	// Plain leaves bulk bytes unencrypted. All nodes must agree on it.
 	Plain bool
 

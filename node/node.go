@@ -144,6 +144,7 @@ func (n *Node) enter(whole *Config, policy *scheduler.Config) (err error) {
 	}
 	n.answers.fresh = cmp.Or(cfg.TagFreshness, defaultTagFreshness)
 	policy.Cluster, policy.Peers, policy.Directory = n.members, n.members, n.directory
+	policy.Quarantine = cfg.Quarantine
 	policy.OriginRate, policy.OriginRequests = cfg.RegistryBytes, cfg.RegistryRequests
 	return nil
 }

@@ -501,11 +501,12 @@ func TestConfigOfACluster(t *testing.T) {
 	c := &fakeCluster{}
 	im := newImage(imageSpec{files: []int64{1}})
 	for name, cfg := range map[string]Config{
-		"no peers":        {Cluster: c},
-		"no cluster":      {Peers: c},
-		"negative rate":   {OriginRate: -1},
-		"negative calls":  {Calls: -1},
-		"negative upload": {Uploads: -1},
+		"no peers":            {Cluster: c},
+		"no cluster":          {Peers: c},
+		"negative rate":       {OriginRate: -1},
+		"negative calls":      {Calls: -1},
+		"negative upload":     {Uploads: -1},
+		"negative quarantine": {Quarantine: -1},
 	} {
 		if _, err := New(&fakeStore{}, &fakeOrigin{}, fakeDecoder{im}, cfg); err == nil {
 			t.Errorf("%s: no error", name)

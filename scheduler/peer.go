@@ -21,8 +21,6 @@ const (
 	maxErrors = 3
 	minOpen   = time.Second
 	maxOpen   = 30 * time.Second
-	// quarantine is how long a peer is avoided that has sent wrong bytes.
-	quarantine = 10 * time.Minute
 	// A peer that needs slowFactor times as long as the middle one of the rack,
 	// and slowFloor more, is slow. It takes slowSamples chunks to tell.
 	slowFactor  = 3

@@ -91,6 +91,9 @@ type Config struct {
 	// as much again to other homes; default 32 MiB. Who comes later is sent to
 	// those who have been served. The scheduler uses less where the link is slow.
 	Uploads int64
+	// Quarantine is how long a peer is avoided that has sent wrong bytes; default 10
+	// minutes.
+	Quarantine time.Duration
 	// StallTimeout is how long the origin may send nothing before the transfer
 	// is given up and tried again; default 30 seconds.
 	StallTimeout time.Duration
@@ -99,7 +102,7 @@ type Config struct {
 }
 
 func (c Config) withDefaults() (Config, error) {
-	if c.Runs < 0 || c.Memory < 0 || c.ReadDeadline < 0 || c.StallTimeout < 0 ||
+	if c.Runs < 0 || c.Memory < 0 || c.ReadDeadline < 0 || c.StallTimeout < 0 || c.Quarantine < 0 ||
 		c.Calls < 0 || c.Uploads < 0 || c.OriginRate < 0 || c.OriginRequests < 0 {
 		return c, errors.New("scheduler: a limit is negative")
 	}
@@ -123,6 +126,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.ReadDeadline == 0 {
 		c.ReadDeadline = 5 * time.Minute
+	}
+	if c.Quarantine == 0 {
+		c.Quarantine = 10 * time.Minute
 	}
 	if c.StallTimeout == 0 {
 		c.StallTimeout = 30 * time.Second

@@ -302,7 +302,7 @@ func (t *talk) lied(ref chunk.Ref, err error) {
 	s, p := t.s, t.call.peer
 	s.counters.corrupt.Add(1)
 	s.lock()
-	p.banUntil = s.state.now.Add(quarantine)
+	p.banUntil = s.state.now.Add(s.cfg.Quarantine)
 	p.stats.Corrupt++
 	s.state.scatter(p)
 	s.mu.Unlock()

@@ -3,6 +3,7 @@ package scenario
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -39,6 +40,11 @@ func (s *Scenario) setDefaults() {
 	if s.Limit == 0 {
 		s.Limit = Duration(5 * time.Minute)
 	}
+	for _, step := range s.Steps {
+		if w := step.Wait; w != nil && w.Within == 0 {
+			w.Within = Duration(time.Minute)
+		}
+	}
 }
 
 // The most that a scenario may ask for: addresses and the host end there.
@@ -63,6 +69,11 @@ func (s *Scenario) check() error {
 		return fmt.Errorf("an image has 1 to %d files, and a byte at least for each", maxFiles)
 	case len(s.Steps) == 0:
 		return errors.New("the scenario has no steps")
+	}
+	for _, some := range c.Some {
+		if _, err := some.Nodes.in(c); err != nil {
+			return err
+		}
 	}
 	marks := []string{beginMark, endMark}
 	for i, step := range s.Steps {
@@ -114,6 +125,8 @@ func (s *Step) check(c *Cluster) error {
 		return fmt.Errorf("there is no rack %d", s.Rack.Rack)
 	case s.Read != nil && (s.Read.Share < 0 || s.Read.Share > 1):
 		return fmt.Errorf("share %v is not between 0 and 1", s.Read.Share)
+	case s.Read != nil && s.Read.Fresh && s.Read.Every == 0:
+		return errors.New("what is read once is not mounted anew; fresh goes with every")
 	case s.Restart != nil && !slices.Contains([]string{"", "kill", "term"}, s.Restart.Signal):
 		return fmt.Errorf("a restart is by kill or term, not by %q", s.Restart.Signal)
 	case !slices.Contains([]DiskFault{"", DiskFull, DiskFreed, DiskCorrupt}, s.Disk):
@@ -178,6 +191,24 @@ func selector(word string, c *Cluster) (func(int) bool, error) {
 
 // seed reports whether a node is a seed.
 func (c *Cluster) seed(i int) bool { return i/c.Racks < c.Seeds }
+
+// alone reports whether the nodes are none of a cluster: without a key they work
+// alone.
+func (c *Cluster) alone() bool { return c.Settings["cluster.key-file"] == "" }
+
+// settings returns what the scenario sets of node i.
+func (c *Cluster) settings(i int) map[string]any {
+	all := maps.Clone(c.Settings)
+	if all == nil {
+		all = make(map[string]any)
+	}
+	for _, some := range c.Some {
+		if list, err := some.Nodes.in(c); err == nil && slices.Contains(list, i) {
+			maps.Copy(all, some.Settings)
+		}
+	}
+	return all
+}
 
 // late reports whether a node is not there at the begin.
 func (c *Cluster) late(i int) bool { return i >= c.Nodes-c.Late }

@@ -159,7 +159,7 @@ func (c *cluster) settings(i int) map[string]any {
 		"cluster.rack":        fmt.Sprintf("rack-%d", i%c.spec.Racks),
 		"cluster.seed":        c.spec.seed(i),
 	}
-	maps.Copy(all, c.spec.Settings)
+	maps.Copy(all, c.spec.settings(i))
 	return all
 }
 

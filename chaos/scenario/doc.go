@@ -5,7 +5,7 @@
 // time, and what must hold. [Play] starts real nodes on machines of a
 // [lab.Network], with an address and a disk for each, and a registry whose
 // faults are those of package chaos. Readers read the nodes' mounts from
-// outside: they compare every file with what was put into the image and take
+// outside, in processes of their own: they compare every file with what was put into the image and take
 // the time of each read. What the registry has sent is counted at the registry.
 // Nothing that a node says of itself decides but where a file asks for just
 // that, such as the copies of an image that a node reports.

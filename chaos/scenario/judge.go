@@ -2,20 +2,22 @@ package scenario
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 )
 
-// judge says what has held.
-func (p *play) judge(ctx context.Context) (*Report, error) {
+// judge says what has held. late is what has not come in time, or nil.
+func (p *play) judge(ctx context.Context, late error) (*Report, error) {
 	e, reads := &p.spec.Expect, p.reads.all()
 	all, once := p.cluster.ledger.egress(p.layers)
 	r := &Report{
 		Name: p.spec.Name, About: p.spec.About, Guards: p.spec.Guards,
 		Took: time.Since(p.begin), Events: p.events, Samples: p.samples(reads),
 		Totals: totals(reads), RegistryBytes: all, RegistryOnce: once,
+	}
+	if late != nil {
+		r.check("each wait ends in its time", false, "%v", late)
 	}
 	r.check("no wrong bytes", r.Totals.Wrong == 0, "%d files were wrong", r.Totals.Wrong)
 	r.check(fmt.Sprintf("errors ≤ %d", e.Errors), r.Totals.Errors <= e.Errors, "%d of %d reads and mounts failed%s", r.Totals.Errors, r.Totals.Reads, firstError(reads))
@@ -65,40 +67,56 @@ func (p *play) judgeWindow(r *Report, w Window) {
 // judgeNodes judges what only nodes can say.
 func (p *play) judgeNodes(ctx context.Context, r *Report) error {
 	e := &p.spec.Expect
-	stale, deceived, avoided := 0, 0, 0
+	stale, rotten, evicted := 0, int64(0), int64(0)
 	for _, n := range p.cluster.nodes {
-		if is, _ := n.running(); !is {
+		if !n.running() {
 			continue
 		}
-		if e.Stale {
-			s, err := n.stats(ctx)
-			if err != nil {
-				return err
-			}
-			for _, m := range s.Mounts {
-				if m.Stale {
-					stale++
-				}
-			}
+		s, err := n.stats(ctx)
+		if err != nil {
+			return fmt.Errorf("%s: %w", n.name, err)
 		}
-		if e.Quarantine {
-			state, err := n.seesLiar(ctx)
-			if err != nil {
-				return errors.Join(errors.New("who is to be avoided is not there"), err)
-			}
-			if state.deceived {
-				deceived++
-			}
-			if state.deceived && state.avoids {
-				avoided++
+		rotten += s.Store.Corrupt
+		evicted += s.Store.Evicted
+		for _, m := range s.Mounts {
+			if m.Stale {
+				stale++
 			}
 		}
 	}
 	if e.Stale {
 		r.check("mounts are marked as stale", stale > 0, "%d are", stale)
 	}
-	if e.Quarantine {
-		r.check("the liar is avoided", deceived > 0 && deceived == avoided, "%d nodes got wrong chunks, %d of them avoid who sent them", deceived, avoided)
+	if e.Rotten {
+		r.check("chunks that are wrong on disk are found", rotten > 0, "%d were", rotten)
 	}
+	if e.Evicted {
+		r.check("room is made", evicted > 0, "%d chunks were evicted", evicted)
+	}
+	if e.Quarantine {
+		return p.judgeLiar(ctx, r)
+	}
+	return nil
+}
+
+// judgeLiar judges what nodes have learned about the liar.
+func (p *play) judgeLiar(ctx context.Context, r *Report) error {
+	deceived, avoided := 0, 0
+	for _, n := range p.cluster.nodes {
+		if !n.running() {
+			continue
+		}
+		state, err := n.seesLiar(ctx)
+		if err != nil {
+			return err
+		}
+		if state.deceived {
+			deceived++
+		}
+		if state.deceived && state.avoids {
+			avoided++
+		}
+	}
+	r.check("the liar is avoided", deceived > 0 && deceived == avoided, "%d nodes got wrong chunks, %d of them avoid who sent them", deceived, avoided)
 	return nil
 }

@@ -31,7 +31,7 @@ func (c *cluster) startLiar(ctx context.Context) error {
 		return err
 	}
 	return each(c.nodes, func(n *node) error {
-		if is, _ := n.running(); !is {
+		if !n.running() {
 			return nil
 		}
 		return poll(ctx, func() error {

@@ -31,12 +31,12 @@ type node struct {
 	mu      sync.Mutex
 	proc    *lab.Process // guarded by mu; nil: it does not run
 	mounted string       // guarded by mu; the image's reference
-	life    int          // guarded by mu; counts the ends of the mount
+	lives   int          // guarded by mu; how often it was killed
+	dead    bool         // guarded by mu; it was killed, and nothing is mounted since
 	files   []string     // guarded by mu; that fill the disk
 }
 
-// start runs the node and waits until it answers. What was mounted before is
-// mounted again, unless the mount has outlived the node.
+// start runs the node and waits until it answers.
 func (n *node) start(ctx context.Context) error {
 	log, err := os.OpenFile(n.state+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -51,9 +51,8 @@ func (n *node) start(ctx context.Context) error {
 	}
 	n.mu.Lock()
 	n.proc = p
-	ref := n.mounted
 	n.mu.Unlock()
-	err = poll(ctx, func() error {
+	return poll(ctx, func() error {
 		select {
 		case <-p.Exited():
 			return fatal{fmt.Errorf("%s has ended: %v", n.name, p.Err())}
@@ -62,10 +61,6 @@ func (n *node) start(ctx context.Context) error {
 		_, err := n.stats(ctx)
 		return err
 	})
-	if err != nil || ref == "" || n.keepsMounts() {
-		return err
-	}
-	return n.mount(ctx, ref)
 }
 
 // keepsMounts reports whether the node's mounts outlive it.
@@ -73,14 +68,21 @@ func (n *node) keepsMounts() bool {
 	return n.cluster.spec.Settings["keep-mounts"] == "keeper"
 }
 
-// end sends the node a signal, of which it ends, and waits for that.
+// kill ends the node as if its machine had lost power: its readers are gone, too.
+func (n *node) kill() error {
+	n.mu.Lock()
+	n.lives++
+	n.dead = true
+	n.mu.Unlock()
+	return n.end(unix.SIGKILL)
+}
+
+// end sends the node a signal, of which it ends, and waits for that. Its readers
+// go on.
 func (n *node) end(sig syscall.Signal) error {
 	n.mu.Lock()
 	p := n.proc
 	n.proc = nil
-	if !n.keepsMounts() {
-		n.life++ // who reads the mount now has lost it along with the node
-	}
 	n.mu.Unlock()
 	if p == nil {
 		return nil
@@ -110,11 +112,19 @@ func (n *node) signal(sig syscall.Signal) error {
 	return n.proc.Signal(sig)
 }
 
-// running reports whether the node runs, and how often its mount has ended.
-func (n *node) running() (is bool, life int) {
+// running reports whether the node runs.
+func (n *node) running() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.proc != nil, n.life
+	return n.proc != nil
+}
+
+// life returns how often the node was killed, and whether it has been and nothing
+// is mounted since.
+func (n *node) life() (lives int, dead bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.lives, n.dead
 }
 
 // ask calls f with the node's admin socket.
@@ -155,8 +165,23 @@ func (n *node) mount(ctx context.Context, ref string) error {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.mounted = ref
+	n.mounted, n.dead = ref, false
 	return nil
+}
+
+// unmount takes the mount away.
+func (n *node) unmount() error {
+	if err := unix.Unmount(n.dir, 0); err != nil {
+		return fmt.Errorf("%s: unmount: %w", n.name, err)
+	}
+	return nil
+}
+
+// image returns what has been mounted, if something has.
+func (n *node) image() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.mounted
 }
 
 // fillDisk leaves no room on the node's disk.
@@ -227,20 +252,24 @@ func (n *node) corruptDisk() error {
 	})
 }
 
+// abort takes the mount away, whoever reads it: their reads fail.
+func (n *node) abort() {
+	_ = unix.Unmount(n.dir, unix.MNT_FORCE) // which ends reads, also if it is busy
+	_ = unix.Unmount(n.dir, unix.MNT_DETACH)
+}
+
 // close ends the node and takes its mount and disk away.
 func (n *node) close() error {
 	n.mu.Lock()
 	p := n.proc
 	n.proc = nil
 	n.mu.Unlock()
+	n.abort() // a keeper holds nothing then, and ends
 	var err error
 	if p != nil {
-		_ = p.Signal(unix.SIGCONT)
-		// With the mount gone a keeper holds nothing, and ends.
-		_ = unix.Unmount(n.dir, unix.MNT_DETACH)
 		err = endProcess(p)
 	}
-	_ = unix.Unmount(n.dir, unix.MNT_DETACH) // of a node that was killed
+	n.abort() // what has been mounted meanwhile
 	if e := unix.Unmount(n.state, unix.MNT_DETACH); e != nil && !errors.Is(e, unix.EINVAL) {
 		err = errors.Join(err, fmt.Errorf("take a disk away: %w", e))
 	}

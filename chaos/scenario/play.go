@@ -5,15 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
+	"slices"
 	"sync"
-	"syscall"
 	"time"
-
-	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
-
-	"graze/chaos"
 )
 
 // A Config says how scenarios are played.
@@ -26,6 +22,10 @@ type Config struct {
 
 	// Off plays with the mechanism turned off that the scenario is about.
 	Off bool
+
+	// Stretch is by how much all times of the steps are longer than they stand
+	// there. Default: 1.
+	Stretch float64
 
 	// Logs is where the nodes' logs are kept; "": nowhere.
 	Logs string
@@ -54,6 +54,10 @@ type play struct {
 	mu     sync.Mutex
 	events []Event                  // guarded by mu
 	marks  map[string]time.Duration // guarded by mu
+
+	swallows bool  // guarded by mu; the registry swallows connections
+	attempts int64 // guarded by mu; connections to the registry
+	lost     int64 // guarded by mu; those of them that were swallowed
 }
 
 // Play plays a scenario, and returns what came of it. An error means that it
@@ -69,6 +73,9 @@ func Play(ctx context.Context, s *Scenario, cfg Config) (_ *Report, err error) {
 	}
 	if cfg.Off {
 		s = s.turnedOff()
+	}
+	if cfg.Stretch > 0 {
+		s = s.stretched(cfg.Stretch)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Duration(s.Limit), fmt.Errorf("the scenario's limit of %v is over", time.Duration(s.Limit)))
 	defer cancel()
@@ -96,16 +103,33 @@ func writeLogs(c *cluster, name string) error {
 // turnedOff returns the scenario without the mechanism that it is about.
 func (s *Scenario) turnedOff() *Scenario {
 	off := *s
-	off.Cluster.Settings = make(map[string]any)
-	for _, settings := range []map[string]any{s.Cluster.Settings, s.Off.Settings} {
-		for name, value := range settings {
-			off.Cluster.Settings[name] = value
-		}
+	off.Cluster.Settings = maps.Clone(s.Cluster.Settings)
+	if off.Cluster.Settings == nil {
+		off.Cluster.Settings = make(map[string]any)
 	}
+	maps.Copy(off.Cluster.Settings, s.Off.Settings)
 	if s.Off.Seeds != nil {
 		off.Cluster.Seeds = *s.Off.Seeds
 	}
 	return &off
+}
+
+// stretched returns the scenario with longer times.
+func (s *Scenario) stretched(factor float64) *Scenario {
+	longer := func(d Duration) Duration { return Duration(float64(d) * factor) }
+	long := *s
+	long.Limit += longer(s.Limit)
+	long.Steps = slices.Clone(s.Steps)
+	for i := range long.Steps {
+		step := &long.Steps[i]
+		step.At = longer(step.At)
+		if step.Wait != nil {
+			w := *step.Wait
+			w.For = longer(w.For)
+			step.Wait = &w
+		}
+	}
+	return &long
 }
 
 // run plays the steps and judges.
@@ -133,24 +157,30 @@ func (p *play) run(ctx context.Context) (_ *Report, err error) {
 	p.reads.begin, c.ledger.begin = p.begin, p.begin
 	p.over, p.end = context.WithCancel(ctx)
 	defer p.end()
+	reading, giveUp := context.WithCancel(ctx)
+	defer giveUp()
 	p.mark(beginMark)
 	stop := p.watch()
-	err = p.steps(ctx)
+	err = p.steps(ctx, reading)
 	p.end()
+	if err != nil {
+		giveUp() // nobody waits for reads that are under way
+	}
 	p.steady.Wait()
 	p.once.Wait()
 	p.mark(endMark)
 	if e := stop(); err == nil {
 		err = e
 	}
-	if err != nil {
+	late := missed{}
+	if err != nil && !errors.As(err, &late) {
 		return nil, err
 	}
-	return p.judge(ctx)
+	return p.judge(ctx, late.error)
 }
 
-// steps takes the steps, each at its time.
-func (p *play) steps(ctx context.Context) error {
+// steps takes the steps, each at its time. What reads goes on until reading is done.
+func (p *play) steps(ctx, reading context.Context) error {
 	for i := range p.spec.Steps {
 		step := &p.spec.Steps[i]
 		select {
@@ -167,124 +197,11 @@ func (p *play) steps(ctx context.Context) error {
 			nodes[k] = p.cluster.nodes[number]
 		}
 		p.note(step.String())
-		if err := p.take(ctx, step, nodes); err != nil {
+		if err := p.take(ctx, reading, step, nodes); err != nil {
 			return fmt.Errorf("step %d, %s: %w", i+1, step, err)
 		}
 	}
 	return nil
-}
-
-// take takes one step.
-func (p *play) take(ctx context.Context, s *Step, nodes []*node) error {
-	c := p.cluster
-	switch {
-	case s.Start:
-		return each(nodes, func(n *node) error { return n.start(ctx) })
-	case s.Kill:
-		return each(nodes, func(n *node) error { return n.end(unix.SIGKILL) })
-	case s.Restart != nil:
-		return p.restart(ctx, s.Restart, nodes)
-	case s.Freeze:
-		return each(nodes, func(n *node) error { return n.signal(unix.SIGSTOP) })
-	case s.Thaw:
-		return each(nodes, func(n *node) error { return n.signal(unix.SIGCONT) })
-	case s.Mount:
-		return p.mount(ctx, nodes)
-	case s.Read != nil:
-		p.read(ctx, s.Read, nodes)
-	case s.Registry != nil:
-		return p.setRegistry(s.Registry)
-	case s.Rack != nil:
-		return c.net.CutRack(s.Rack.Rack, s.Rack.Cut)
-	case s.Split != nil:
-		return c.net.Split(*s.Split)
-	case s.Link != "":
-		return each(nodes, func(n *node) error { return n.machine.SetRates(s.Link, c.spec.Link) })
-	case s.Disk == DiskFull:
-		return each(nodes, (*node).fillDisk)
-	case s.Disk == DiskFreed:
-		return each(nodes, (*node).freeDisk)
-	case s.Disk == DiskCorrupt:
-		return each(nodes, (*node).corruptDisk)
-	case s.Lie:
-		return c.startLiar(ctx)
-	case s.Wait != nil:
-		return p.wait(ctx, s.Wait, nodes)
-	case s.Mark != "":
-		p.mark(s.Mark)
-	}
-	return nil
-}
-
-// each calls f for all nodes at once.
-func each(nodes []*node, f func(*node) error) error {
-	var g errgroup.Group
-	for _, n := range nodes {
-		g.Go(func() error { return f(n) })
-	}
-	return g.Wait()
-}
-
-// setRegistry sets what is wrong with the registry.
-func (p *play) setRegistry(r *Registry) error {
-	door := r.Door
-	if door == "" {
-		door = chaos.Open
-	}
-	return errors.Join(p.cluster.faults.Set(r.Fault.chaos()), p.cluster.gate.Set(door))
-}
-
-// restart ends and starts nodes, one after the other.
-func (p *play) restart(ctx context.Context, r *Restart, nodes []*node) error {
-	sig := syscall.SIGTERM
-	if r.Signal == "kill" {
-		sig = syscall.SIGKILL
-	}
-	for i, n := range nodes {
-		if i > 0 {
-			select {
-			case <-time.After(time.Duration(r.Every)):
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			}
-		}
-		if err := errors.Join(n.end(sig), n.start(ctx)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// mount mounts the image. A mount that fails is one of the reads that do.
-func (p *play) mount(ctx context.Context, nodes []*node) error {
-	return each(nodes, func(n *node) error {
-		start := time.Now()
-		p.reads.add(read{node: n.name, err: n.mount(ctx, p.ref)}, start)
-		return nil
-	})
-}
-
-// read begins to read files.
-func (p *play) read(ctx context.Context, r *Read, nodes []*node) {
-	for i, n := range nodes {
-		files := r.part(p.files, i, len(nodes))
-		if r.Every == 0 {
-			p.once.Go(func() { p.readFiles(ctx, n, files) })
-			continue
-		}
-		p.steady.Go(func() {
-			tick := time.NewTicker(time.Duration(r.Every))
-			defer tick.Stop()
-			for {
-				p.readFiles(ctx, n, files)
-				select {
-				case <-tick.C:
-				case <-p.over.Done():
-					return
-				}
-			}
-		})
-	}
 }
 
 // mark names this moment.

@@ -1,18 +1,12 @@
 package scenario
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
+	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // readersOfNode is how many files of a node's mount are read at a time.
@@ -36,7 +30,7 @@ type records struct {
 }
 
 func (r *records) add(one read, start time.Time) {
-	one.at, one.took = start.Sub(r.begin), time.Since(start)
+	one.at = start.Sub(r.begin)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.list = append(r.list, one)
@@ -48,53 +42,49 @@ func (r *records) all() []read {
 	return append([]read(nil), r.list...)
 }
 
-// readFiles reads files of a node's mount and compares them, in an order of its
-// own. It ends when all are read, or the node's mount has ended along with the
-// node: then the reader is gone as well.
+// readFiles has files of a node's mount read and compared, in an order of its own.
+// It ends when all are read, or when the node is killed: then the reader is gone
+// as well.
 func (p *play) readFiles(ctx context.Context, n *node, files []file) {
-	is, life := n.running()
-	if !is {
+	lives, dead := n.life()
+	if dead {
 		return
 	}
-	work := make(chan *file)
-	var wg sync.WaitGroup
-	for range readersOfNode {
-		wg.Go(func() {
-			for f := range work {
-				start := time.Now()
-				wrong, err := f.compare(filepath.Join(n.dir, f.path))
-				if _, now := n.running(); now != life {
-					continue
-				}
-				p.reads.add(read{node: n.name, file: f.path, wrong: wrong, err: err}, start)
-			}
-		})
+	order := make([]*file, len(files))
+	for i, k := range rand.Perm(len(files)) {
+		order[i] = &files[k]
 	}
-	for _, i := range rand.Perm(len(files)) {
-		if _, now := n.running(); now != life || ctx.Err() != nil {
-			break
+	start := time.Now()
+	err := runReader(ctx, p.cluster.binary, n.dir, order, func(r result) {
+		if now, _ := n.life(); now != lives {
+			return
 		}
-		work <- &files[i]
+		one := read{node: n.name, file: r.Path, wrong: r.Wrong, took: r.Took}
+		if r.Err != "" {
+			one.err = errors.New(r.Err)
+		}
+		p.reads.add(one, r.Begin)
+	})
+	if now, _ := n.life(); err != nil && now == lives && ctx.Err() == nil {
+		p.reads.add(read{node: n.name, took: time.Since(start), err: fmt.Errorf("the reader has ended: %w", err)}, start)
 	}
-	close(work)
-	wg.Wait()
 }
 
-// compare reads a file and has the kernel forget it again.
-func (f *file) compare(name string) (wrong bool, err error) {
-	in, err := os.Open(name)
-	if err != nil {
-		return false, err
+// readAgain reads files again and again until the steps are over.
+func (p *play) readAgain(ctx context.Context, n *node, r *Read, files []file) {
+	tick := time.NewTicker(time.Duration(r.Every))
+	defer tick.Stop()
+	for {
+		p.readFiles(ctx, n, files)
+		select {
+		case <-tick.C:
+		case <-p.over.Done():
+			return
+		}
+		if _, dead := n.life(); r.Fresh && !dead {
+			p.remount(ctx, n)
+		}
 	}
-	defer in.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, in); err != nil {
-		return false, err
-	}
-	if err := unix.Fadvise(int(in.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
-		return false, fmt.Errorf("%s: forget: %w", name, err)
-	}
-	return !bytes.Equal(h.Sum(nil), f.sum[:]), nil
 }
 
 // part returns the files that node i of n reads.

@@ -53,6 +53,13 @@ type Cluster struct {
 	// Settings are those of the nodes' file, by their names with dots:
 	// "cluster.copies".
 	Settings map[string]any `yaml:"settings"`
+	Some     []Some         `yaml:"some"`
+}
+
+// A Some has other settings for some nodes.
+type Some struct {
+	Nodes    Nodes          `yaml:"nodes"`
+	Settings map[string]any `yaml:"settings"`
 }
 
 // An Image says what the image that is read looks like. Its files don't compress.
@@ -95,6 +102,7 @@ type Read struct {
 	Share float64  `yaml:"share"` // of the files; default 1
 	Own   bool     `yaml:"own"`   // each node another share
 	Every Duration `yaml:"every"` // again and again, until the steps are over: each time the kernel has forgotten all
+	Fresh bool     `yaml:"fresh"` // with every: the image is mounted anew each time, as for a container that starts
 }
 
 // A Registry is what is wrong with the registry.
@@ -149,6 +157,10 @@ type Wait struct {
 	Copies  bool     `yaml:"copies"`  // until nodes report the image as safe without the registry
 	Members int      `yaml:"members"` // until each node that runs knows so many
 	For     Duration `yaml:"for"`     // and so long
+
+	// Within is how long that may take, without For. What takes longer does not
+	// hold, and ends the scenario. Default: a minute.
+	Within Duration `yaml:"within"`
 }
 
 // Nodes names nodes of a cluster.
@@ -162,6 +174,8 @@ type Expect struct {
 	Reads      int      `yaml:"reads"`      // fewest files that must have been read
 	Stale      bool     `yaml:"stale"`      // mounts say that they are of the last known image
 	Quarantine bool     `yaml:"quarantine"` // whoever got wrong bytes from the liar, and somebody did, avoids it
+	Rotten     bool     `yaml:"rotten"`     // nodes have found chunks that were wrong on their disks
+	Evicted    bool     `yaml:"evicted"`    // nodes have made room for other chunks
 	Windows    []Window `yaml:"windows"`    // of what reaches the registry
 }
 

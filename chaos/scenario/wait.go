@@ -6,8 +6,28 @@ import (
 	"time"
 )
 
+// A missed error says what has not come in the time that a scenario has for it.
+type missed struct{ error }
+
 // wait waits for what a step wants.
 func (p *play) wait(ctx context.Context, w *Wait, nodes []*node) error {
+	within := time.Duration(w.Within)
+	bounded, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("it has not come in %v", within))
+	defer cancel()
+	err := p.waitBounded(bounded, w, nodes)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil && bounded.Err() != nil:
+		return missed{err}
+	case err != nil:
+		return err
+	}
+	return pause(ctx, time.Duration(w.For))
+}
+
+// waitBounded waits until ctx is done at the latest.
+func (p *play) waitBounded(ctx context.Context, w *Wait, nodes []*node) error {
 	if w.Reads {
 		done := make(chan struct{})
 		go func() {
@@ -17,7 +37,7 @@ func (p *play) wait(ctx context.Context, w *Wait, nodes []*node) error {
 		select {
 		case <-done:
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return fmt.Errorf("not all is read: %w", context.Cause(ctx))
 		}
 	}
 	if w.Copies {
@@ -26,12 +46,15 @@ func (p *play) wait(ctx context.Context, w *Wait, nodes []*node) error {
 		}
 	}
 	if w.Members > 0 {
-		if err := p.waitMembers(ctx, w.Members); err != nil {
-			return err
-		}
+		return p.waitMembers(ctx, w.Members)
 	}
+	return nil
+}
+
+// pause waits for some time.
+func pause(ctx context.Context, d time.Duration) error {
 	select {
-	case <-time.After(time.Duration(w.For)):
+	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -39,7 +62,7 @@ func (p *play) wait(ctx context.Context, w *Wait, nodes []*node) error {
 }
 
 // waitCopies waits until nodes say that the image can be read without the
-// registry.
+// registry. Those that are to make no copies are not waited for.
 func (p *play) waitCopies(ctx context.Context, nodes []*node) error {
 	return each(nodes, func(n *node) error {
 		return poll(ctx, func() error {
@@ -48,7 +71,7 @@ func (p *play) waitCopies(ctx context.Context, nodes []*node) error {
 				return err
 			}
 			for _, m := range s.Mounts {
-				if !m.Safety.Safe {
+				if !m.Safety.Safe && m.Safety.Wanted > 0 {
 					return fmt.Errorf("%s: not safe without the registry: %s", n.name, m.Safety.Why)
 				}
 			}
@@ -59,8 +82,11 @@ func (p *play) waitCopies(ctx context.Context, nodes []*node) error {
 
 // waitMembers waits until each node that runs knows so many, itself included.
 func (p *play) waitMembers(ctx context.Context, count int) error {
+	if p.spec.Cluster.alone() {
+		return nil
+	}
 	return each(p.cluster.nodes, func(n *node) error {
-		if is, _ := n.running(); !is {
+		if !n.running() {
 			return nil
 		}
 		return poll(ctx, func() error {
@@ -73,8 +99,8 @@ func (p *play) waitMembers(ctx context.Context, count int) error {
 	})
 }
 
-// watch counts, until it is told to stop, how often connections to the registry
-// were refused.
+// watch counts, until it is told to stop, the connections to the registry that
+// come to nothing: those that were refused, and those that were swallowed.
 func (p *play) watch() (stop func() error) {
 	done, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
@@ -83,7 +109,7 @@ func (p *play) watch() (stop func() error) {
 		for {
 			n, err := refusals(p.cluster.machine)
 			if err == nil {
-				p.cluster.ledger.refused(n - p.resets)
+				p.cluster.ledger.refused(n - p.resets + p.swallowed())
 			}
 			select {
 			case <-tick.C:
@@ -97,4 +123,16 @@ func (p *play) watch() (stop func() error) {
 		close(done)
 		return <-ended
 	}
+}
+
+// swallowed returns how many connections were swallowed so far.
+func (p *play) swallowed() int64 {
+	attempts := p.cluster.gate.Attempts()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.swallows {
+		p.lost += attempts - p.attempts
+	}
+	p.attempts = attempts
+	return p.lost
 }

@@ -24,7 +24,7 @@ func newChaos(o *options) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(newChaosRun(o), newChaosList(o), newLiar())
+	c.AddCommand(newChaosRun(o), newChaosList(o), newLiar(), newReader(o))
 	return c
 }
 
@@ -69,6 +69,7 @@ and what has not, and a timeline. It needs root.`,
 	f := c.Flags()
 	f.BoolVar(&cfg.Off, "off", false, "turn the mechanism off that the scenario is about, to see that it fails then")
 	f.Uint64Var(&cfg.Seed, "seed", 1, "of what is random in the faults")
+	f.Float64Var(&cfg.Stretch, "stretch", 1, "by how much all times of the steps are longer")
 	f.StringVar(&cfg.Logs, "logs", "", "file to keep the nodes' logs in")
 	f.StringVar(&html, "html", "", "file to write a report with plots to")
 	return c
@@ -107,6 +108,19 @@ func newChaosList(o *options) *cobra.Command {
 				fmt.Fprintf(w, "%s\t%s\n", s.Name, s.About)
 			}
 			return w.Flush()
+		},
+	}
+}
+
+// newReader returns the command that reads a mount. Scenarios start it.
+func newReader(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:    "reader DIR",
+		Short:  "Read the files that standard input names, and say what was in them",
+		Args:   cobra.ExactArgs(1),
+		Hidden: true,
+		RunE: func(_ *cobra.Command, args []string) error {
+			return scenario.ReadFiles(args[0], os.Stdin, o.stdout)
 		},
 	}
 }

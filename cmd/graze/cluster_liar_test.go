@@ -34,9 +34,9 @@ import (
 // settings, as runLiar reads them.
 const liarEnv = "GRAZE_TEST_LIAR"
 
-// A liar speaks the encrypted way of the protocol as far as that is needed to be
+// A deceiver speaks the encrypted way of the protocol as far as that is needed to be
 // asked for chunks. What it answers is its kind.
-type liar struct {
+type deceiver struct {
 	id    libp2p.ID
 	tls   *libp2ptls.Identity
 	proof [32]byte
@@ -151,7 +151,7 @@ func forever(pause time.Duration, f func() error) error {
 }
 
 // serve answers the requests on one connection.
-func (l *liar) serve(conn net.Conn) error {
+func (l *deceiver) serve(conn net.Conn) error {
 	defer conn.Close()
 	conf, keys := l.tls.ConfigForPeer("")
 	conf.NextProtos = []string{"graze-bulk/1"}
@@ -206,7 +206,7 @@ func runLiar(settings string) error {
 	if err != nil {
 		return err
 	}
-	l := &liar{proof: key.Derive("bulk proof"), lie: lies[kind]}
+	l := &deceiver{proof: key.Derive("bulk proof"), lie: lies[kind]}
 	if l.id, err = libp2p.IDFromPrivateKey(private); err != nil {
 		return err
 	}

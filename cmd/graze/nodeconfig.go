@@ -83,6 +83,7 @@ type clusterFile struct {
 	TagFreshness duration `toml:"tag-freshness" doc:"how long all nodes use what a registry has said of a tag, or of an image's indexes; negative: each asks each time"`
 	Copies       int      `toml:"copies" doc:"how many nodes are to hold each part of an image that is mounted anywhere, so that it outlasts its registry; 0: only what is read is kept"`
 	Completion   fileSize `toml:"completion-rate" doc:"most bytes a second that a node fetches for that; \"\": no bound"`
+	Quarantine   duration `toml:"quarantine" doc:"how long a node is asked for nothing after it has sent wrong bytes"`
 	Encrypt      bool     `toml:"encrypt" doc:"encrypt chunks between nodes; all nodes must agree on it"`
 	UploadRate   fileSize `toml:"upload-rate" doc:"most bytes a second that others fetch from the node; \"\": no bound"`
 	RegistryRate fileSize `toml:"registry-rate" doc:"most bytes a second that the whole cluster asks of registries; \"\": no bound"`
@@ -121,6 +122,7 @@ func defaultNodeFile() nodeFile {
 			TagFreshness: duration(5 * time.Second),
 			Copies:       2,
 			Completion:   fileSize{32 << 20},
+			Quarantine:   duration(10 * time.Minute),
 		},
 	}
 }
@@ -244,6 +246,7 @@ func (f *nodeFile) nodeConfig(o *options) (node.Config, error) {
 			TagFreshness:     time.Duration(c.TagFreshness),
 			Copies:           orNone(c.Copies),
 			CompletionRate:   orNone(int64(c.Completion.byteSize)),
+			Quarantine:       time.Duration(c.Quarantine),
 			Plain:            !c.Encrypt,
 			UploadRate:       int64(c.UploadRate.byteSize),
 			RegistryBytes:    int64(c.RegistryRate.byteSize),
