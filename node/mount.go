@@ -197,7 +197,7 @@ func (n *Node) start(m *Mount) error {
 		ended, cancel := context.WithCancelCause(context.Background())
 		cancel(n.cause())
 		m.run(ended)
-		return errors.Join(errors.New("the node has ended"), m.err)
+		return errors.Join(errEnded, m.err)
 	}
 	select {
 	case <-m.server.Ready():
@@ -238,10 +238,12 @@ func (m *Mount) run(ctx context.Context) {
 	m.err = m.server.Run(serve)
 	end(nil)
 	wg.Wait()
-	m.node.removeMount(m)
 	// What is left is served by this process until its end, if by nobody else: it
-	// needs its view.
+	// needs its view. It stays in the list, so that who asks for the same mount now
+	// gets it, and nobody here asks it whether it is alive: who waits for an answer
+	// that nobody gives can't be killed, and would keep the process from ending.
 	if !errors.Is(context.Cause(serve), fusefs.ErrLeave) {
+		m.node.removeMount(m)
 		m.node.release(m.record)
 		m.err = errors.Join(m.err, m.tree.Close(), m.node.removeMountRecord(m.record))
 	}

@@ -3,9 +3,11 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 
+	"graze/chunk"
 	"graze/fusefs"
 )
 
@@ -34,13 +36,16 @@ func (n *Node) cause() error {
 	return n.why
 }
 
+// errEnded: the node takes no mount any more. The next one will.
+var errEnded = fmt.Errorf("%w: the node has ended", chunk.ErrUnavailable)
+
 // restored waits until the mounts of the node before are safe from others.
 func (n *Node) restored(ctx context.Context) error {
 	select {
 	case <-n.restoring:
 		return nil
 	case <-n.ended:
-		return errors.New("the node has ended")
+		return errEnded
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

@@ -84,17 +84,17 @@ func (n *Node) restore(ctx context.Context) {
 }
 
 // restoreMount takes up one mount. Device is nil if nobody has held the descriptor.
-func (n *Node) restoreMount(ctx context.Context, r *mountRecord, device *os.File) {
+func (n *Node) restoreMount(running context.Context, r *mountRecord, device *os.File) {
 	log := n.log.With("dir", r.Dir, "reference", r.Reference)
-	ctx, cancel := context.WithTimeoutCause(ctx, restorePatience, errors.New("it took too long"))
+	ctx, cancel := context.WithTimeoutCause(running, restorePatience, errors.New("it took too long"))
 	defer cancel()
 	if device != nil {
 		err := errors.New("it was never completed")
 		if r.Complete {
 			err = n.resume(ctx, r, device)
 		}
-		if err == nil {
-			return
+		if err == nil || running.Err() != nil {
+			return // with the node that ends now, the next one goes on
 		}
 		if r.Complete && !errors.Is(err, fusefs.ErrEnded) {
 			log.Error("mount can't be gone on with; its users get errors", "err", err)

@@ -2,12 +2,16 @@ package snapshotter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/core/snapshots/storage"
+	"github.com/containerd/errdefs"
+
+	"graze/chunk"
 )
 
 // Mounts implements snapshots.Snapshotter. The view that the snapshot stands upon
@@ -36,7 +40,11 @@ func (s *Snapshotter) mounts(ctx context.Context, snap storage.Snapshot, labels 
 		return nil, err
 	}
 	if chain.view != nil {
-		if err := s.views.mount(ctx, *chain.view, snap.ID); err != nil {
+		err := s.views.mount(ctx, *chain.view, snap.ID)
+		if errors.Is(err, chunk.ErrUnavailable) {
+			return nil, fmt.Errorf("%w: %w", errdefs.ErrUnavailable, err) // worth another try
+		}
+		if err != nil {
 			return nil, err
 		}
 	}

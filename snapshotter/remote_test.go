@@ -307,3 +307,26 @@ func TestReopen(t *testing.T) {
 	cleanup(t, s)
 	nothingLeft(t, s, images, 3)
 }
+
+// TestMountUnavailable: what can't be mounted now, as when the node is ending, is
+// worth another try, and leaves nothing.
+func TestMountUnavailable(t *testing.T) {
+	images := newFakeImages()
+	s := open(t, Config{Root: t.TempDir()}, images)
+	img := images.add("r.test/app", "a")
+	pull(t, s, img)
+	images.before = func(_ context.Context, op, _ string) error {
+		if op == "mount" {
+			return chunk.ErrUnavailable
+		}
+		return nil
+	}
+	if _, err := s.Prepare(t.Context(), "container", top(img)); !errdefs.IsUnavailable(err) {
+		t.Errorf("the error is %v", err)
+	}
+	if _, err := s.Stat(t.Context(), "container"); !errdefs.IsNotFound(err) {
+		t.Errorf("of the snapshot that was not mounted: %v", err)
+	}
+	cleanup(t, s)
+	nothingLeft(t, s, images, len(img.Chains))
+}
