@@ -51,13 +51,17 @@ func parseContainerd(text string) (c containerdConfig, err error) {
 // settings returns what containerd is to be told. A file of version 2 may be read
 // by containerd 2 as well, which converts it, but loses CRI's snapshotter where the
 // file names no runtimes: so there it stands in both tables.
-func (c *containerdConfig) settings(socket, root string) []setting {
+func (c *containerdConfig) settings(o Options) []setting {
 	list := []setting{
 		{tableProxy, "type", "snapshot"},
-		{tableProxy, "address", socket},
-		{tableExports, "root", root},
-		{tableExports, "enable_remote_snapshot_annotations", "true"},
+		{tableProxy, "address", o.Socket},
 	}
+	if o.MapsIDs {
+		list = append(list, setting{tableProxy, "capabilities", []any{"remap-ids"}})
+	}
+	list = append(list,
+		setting{tableExports, "root", o.SnapshotRoot},
+		setting{tableExports, "enable_remote_snapshot_annotations", "true"})
 	tables := [][]string{tableImages}
 	if c.version == 2 {
 		tables = [][]string{tableCRI, tableImages}
@@ -69,10 +73,10 @@ func (c *containerdConfig) settings(socket, root string) []setting {
 }
 
 // patch returns the configuration with graze in it.
-func (c *containerdConfig) patch(socket, root string) (string, error) {
+func (c *containerdConfig) patch(o Options) (string, error) {
 	text := c.text
 	changed := false
-	for _, s := range c.settings(socket, root) {
+	for _, s := range c.settings(o) {
 		after, did, err := edit(text, s)
 		if err != nil {
 			return "", err
@@ -125,11 +129,11 @@ func meansMore(before, after string) bool {
 }
 
 // dropIn returns a configuration file of graze's own.
-func (c *containerdConfig) dropIn(socket, root string) string {
+func (c *containerdConfig) dropIn(o Options) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Made by 'graze install', taken away by 'graze uninstall'.\nversion = 3\n")
 	var last string
-	for _, s := range c.settings(socket, root) {
+	for _, s := range c.settings(o) {
 		if h := header(s.table); h != last {
 			fmt.Fprintf(&b, "\n[%s]\n", h)
 			last = h

@@ -17,7 +17,8 @@ const (
 	removedMark = "# graze was: " // begins a line that was there
 )
 
-// A setting is a key of a TOML file and its value, a string or a bool.
+// A setting is a key of a TOML file and its value, a string, a bool or a list of
+// strings.
 type setting struct {
 	table []string
 	key   string
@@ -30,8 +31,15 @@ func (s setting) path() []string { return append(slices.Clone(s.table), s.key) }
 
 // literal writes a value as TOML.
 func literal(v any) string {
-	if s, ok := v.(string); ok {
-		return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
+	switch v := v.(type) {
+	case string:
+		return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(v) + `"`
+	case []any:
+		parts := make([]string, len(v))
+		for i, one := range v {
+			parts[i] = literal(one)
+		}
+		return "[" + strings.Join(parts, ", ") + "]"
 	}
 	return fmt.Sprint(v)
 }
@@ -91,7 +99,7 @@ func edit(text string, s setting) (string, bool, error) {
 	if err != nil {
 		return "", false, err
 	}
-	if get(before, s.path()) == s.value {
+	if reflect.DeepEqual(get(before, s.path()), s.value) {
 		return text, false, nil
 	}
 	list, err := entries(text)

@@ -25,6 +25,10 @@ type Options struct {
 	Socket           string // the snapshotter's; default: DefaultSocket
 	SnapshotRoot     string // folder of the snapshots; default: /var/lib/graze/containerd
 
+	// MapsIDs says that the kernel maps the owners of files in FUSE mounts, as Linux
+	// does since 6.12. Then pods in user namespaces share the mount of their image.
+	MapsIDs bool
+
 	// NodeSettings is the content of NodeConfig, if there is none yet or if
 	// ReplaceSettings is set.
 	NodeSettings    []byte
@@ -117,7 +121,7 @@ func (p *Plan) installContainerd(o Options) error {
 		return err
 	}
 	if path, ok := c.dropInPath(o.ContainerdConfig); ok {
-		if err := p.set(Change{Path: path, New: []byte(c.dropIn(o.Socket, o.SnapshotRoot)), Mode: 0o644}); err != nil {
+		if err := p.set(Change{Path: path, New: []byte(c.dropIn(o)), Mode: 0o644}); err != nil {
 			return err
 		}
 		if text := restore(string(old)); text != string(old) {
@@ -125,7 +129,7 @@ func (p *Plan) installContainerd(o Options) error {
 		}
 		return nil
 	}
-	text, err := c.patch(o.Socket, o.SnapshotRoot)
+	text, err := c.patch(o)
 	if err != nil {
 		return errors.Join(err, errors.New("set it by hand: "+c.byHand(o)))
 	}
@@ -135,7 +139,7 @@ func (p *Plan) installContainerd(o Options) error {
 // byHand returns what is to be set, for a person.
 func (c *containerdConfig) byHand(o Options) string {
 	var list []string
-	for _, s := range c.settings(o.Socket, o.SnapshotRoot) {
+	for _, s := range c.settings(o) {
 		list = append(list, fmt.Sprintf("[%s] %s", header(s.table), s.line()))
 	}
 	return strings.Join(list, "; ")

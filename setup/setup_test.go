@@ -96,7 +96,7 @@ func (m *machine) files(t *testing.T) map[string]string {
 // do makes a plan and applies it.
 func (m *machine) do(t *testing.T, plan func(Options) (*Plan, error)) *Plan {
 	t.Helper()
-	p, err := plan(Options{Root: m.root, NodeSettings: []byte("state = \"/var/lib/graze\"\n"), Program: []byte("\xff program")})
+	p, err := plan(Options{Root: m.root, MapsIDs: true, NodeSettings: []byte("state = \"/var/lib/graze\"\n"), Program: []byte("\xff program")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,6 +211,7 @@ func checkWithContainerd(t *testing.T, m *machine) {
 			"address":     get(tree, append(tableProxy[:2:2], "address")),
 		}
 		if !old {
+			want["capabilities"], got["capabilities"] = []any{"remap-ids"}, get(tree, append(tableProxy[:2:2], "capabilities"))
 			want["exports"], got["exports"] = "true", get(tree, append(tableExports[:3:3], "enable_remote_snapshot_annotations"))
 			want["unpack"], got["unpack"] = 2, 0
 			if list, ok := get(tree, append(tableTransfer[:2:2], "unpack_config")).([]any); ok {

@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"graze/node"
 	"graze/setup"
@@ -113,7 +114,7 @@ func (i *installOptions) prepare() error {
 	if f.Containerd.Socket == "" {
 		return fmt.Errorf("the node's settings name no containerd.socket: set it to %q", setup.DefaultSocket)
 	}
-	i.Socket, i.SnapshotRoot = f.Containerd.Socket, f.snapshotRoot()
+	i.Socket, i.SnapshotRoot, i.MapsIDs = f.Containerd.Socket, f.snapshotRoot(), mapsIDs()
 	if i.key == "" {
 		return nil
 	}
@@ -125,6 +126,20 @@ func (i *installOptions) prepare() error {
 	}
 	i.Key, err = os.ReadFile(i.key)
 	return err
+}
+
+// mapsIDs reports whether the kernel maps the owners of files in FUSE mounts, as
+// Linux does since 6.12.
+func mapsIDs() bool {
+	var u unix.Utsname
+	var major, minor int
+	if err := unix.Uname(&u); err != nil {
+		return false
+	}
+	if _, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor); err != nil {
+		return false
+	}
+	return major > 6 || major == 6 && minor >= 12
 }
 
 // snapshotRoot returns the folder of the snapshots.
