@@ -120,8 +120,7 @@ func TestContainerRestart(t *testing.T) {
 			{"restarted as another", syscall.SIGTERM, true},
 			{"killed, and replaced", syscall.SIGKILL, true},
 		} {
-			c.gone()
-			c.node.end(t, how.signal)
+			c.end(t, how.signal)
 			if how.upgrade {
 				c.upgrade(t, c.node.binary)
 			}

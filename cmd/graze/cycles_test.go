@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -63,6 +64,7 @@ type cycles struct {
 	node   *keptNode
 	ctd    *containerd
 	images []cycleImage
+	said   bytes.Buffer // by the node in its former lives
 
 	mu           sync.Mutex    // guards what is below
 	lives        int           // how often the node has come back
@@ -95,6 +97,11 @@ func newCycles(t *testing.T, cfg containerdConfig) *cycles {
 	c.upgrade(t, binary)
 	c.node.start(t)
 	c.ctd = startContainerdWith(t, cfg)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the node says:\n%s", &c.said)
+		}
+	})
 	return c
 }
 
@@ -162,8 +169,7 @@ func (c *cycles) disturb(t *testing.T, worked <-chan struct{}) {
 		if random.IntN(4) == 0 {
 			sig = syscall.SIGTERM
 		}
-		c.gone()
-		c.node.end(t, sig)
+		c.end(t, sig)
 		pause(t, ms(300))
 		switch random.IntN(4) {
 		case 0:
@@ -183,13 +189,17 @@ func (c *cycles) disturb(t *testing.T, worked <-chan struct{}) {
 	}
 }
 
-// gone and returned note when the node goes and comes back.
-func (c *cycles) gone() {
+// end ends the node's process, and keeps what it has said.
+func (c *cycles) end(t *testing.T, sig syscall.Signal) {
+	t.Helper()
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.away = time.Now()
+	c.mu.Unlock()
+	c.node.end(t, sig)
+	fmt.Fprintf(&c.said, "%s%s at %s\n", c.node.stderr, sig, time.Now().Format(time.RFC3339Nano))
 }
 
+// returned notes that the node has come back.
 func (c *cycles) returned() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
