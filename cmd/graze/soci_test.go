@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -14,11 +15,11 @@ import (
 
 // ztocOf returns the zTOC of a layer, by SOCI's own writer where there is one; nil if
 // the layer can't have one.
-func ztocOf(t testing.TB, b imagetest.Blob, spanSize string, size int64) []byte {
+func ztocOf(t testing.TB, b imagetest.Blob, spanSize int64) []byte {
 	t.Helper()
 	tool := os.Getenv("GRAZE_ZTOC")
 	if tool == "" {
-		z, err := socitest.ZTOC(layerBytes(t, b), size)
+		z, err := socitest.ZTOC(layerBytes(t, b), spanSize)
 		if err != nil {
 			t.Logf("no zTOC: %v", err)
 			return nil
@@ -33,7 +34,7 @@ func ztocOf(t testing.TB, b imagetest.Blob, spanSize string, size int64) []byte 
 	if b.MediaType == imagetest.MediaTypeTar {
 		algorithm = "uncompressed"
 	}
-	z, err := exec.Command(tool, name, algorithm, spanSize).Output()
+	z, err := exec.Command(tool, name, algorithm, strconv.FormatInt(spanSize, 10)).Output()
 	if err != nil {
 		t.Logf("no zTOC: %v", err)
 		return nil
@@ -59,7 +60,7 @@ func layerBytes(t testing.TB, b imagetest.Blob) []byte {
 func ztocsOf(t testing.TB, img *imagetest.Image) (list [][]byte) {
 	t.Helper()
 	for _, b := range img.Layers {
-		list = append(list, ztocOf(t, b, "200000", 200_000))
+		list = append(list, ztocOf(t, b, 200_000))
 	}
 	return list
 }
