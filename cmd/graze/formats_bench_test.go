@@ -8,6 +8,7 @@ import (
 
 	"graze/image/imagetest"
 	"graze/image/rafs/rafstest"
+	"graze/image/soci/socitest"
 )
 
 // imageFormats are the formats that the same files are mounted from, by what
@@ -20,11 +21,23 @@ var imageFormats = []struct {
 		return pushFile(b, reg, "targz", l, imagetest.Gzip(1)) // with its index
 	}},
 	{"estargz", func(b *testing.B, reg *testRegistry, l imagetest.Layer) string {
-		img, err := imagetest.Build([]imagetest.Layer{l}, imagetest.EStargz("estargz"))
+		return reg.push(b, buildOne(b, l, imagetest.EStargz("estargz")), "estargz:1")
+	}},
+	{"zstd-chunked", func(b *testing.B, reg *testRegistry, l imagetest.Layer) string {
+		return reg.push(b, buildOne(b, l, imagetest.ZstdChunked()), "zstd:chunked")
+	}},
+	{"stargz-zstd", func(b *testing.B, reg *testRegistry, l imagetest.Layer) string {
+		return reg.push(b, buildOne(b, l, imagetest.StargzZstd()), "zstd:stargz")
+	}},
+	{"soci", func(b *testing.B, reg *testRegistry, l imagetest.Layer) string {
+		img := buildOne(b, l, imagetest.Gzip(1))
+		index, err := socitest.Index(socitest.First, img, [][]byte{ztocOf(b, img.Layers[0], 4<<20)})
 		if err != nil {
 			b.Fatal(err)
 		}
-		return reg.push(b, img, "estargz:1")
+		ref := reg.push(b, img, "soci:1")
+		reg.push(b, index, "soci:index")
+		return ref
 	}},
 	{"rafs-v5", func(b *testing.B, reg *testRegistry, l imagetest.Layer) string {
 		return pushRAFS(b, reg, l, rafstest.Options{Version: 5, Compressor: rafstest.LZ4})
@@ -32,6 +45,16 @@ var imageFormats = []struct {
 	{"rafs-v6", func(b *testing.B, reg *testRegistry, l imagetest.Layer) string {
 		return pushRAFS(b, reg, l, rafstest.Options{Version: 6, Compressor: rafstest.LZ4})
 	}},
+}
+
+// buildOne makes an image of one layer.
+func buildOne(b *testing.B, l imagetest.Layer, e imagetest.Encoding) *imagetest.Image {
+	b.Helper()
+	img, err := imagetest.Build([]imagetest.Layer{l}, e)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return img
 }
 
 // pushRAFS pushes an image in the format of Nydus.
