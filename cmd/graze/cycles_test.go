@@ -46,11 +46,16 @@ func TestCycles(t *testing.T) {
 	for i := range scale.images {
 		c.push(t, i)
 	}
+	ctx, cancel := context.WithCancel(t.Context())
 	worked := make(chan struct{})
 	go func() {
 		defer close(worked)
-		c.pullAll(t)
-		c.work(t.Context(), t, scale)
+		c.pullAll(ctx, t)
+		c.work(ctx, t, scale)
+	}()
+	defer func() {
+		cancel()
+		<-worked
 	}()
 	c.disturb(t, worked)
 	t.Logf("%d containers over %d restarts of the node; %d starts and %d pulls were tried again", scale.cycles, c.lives, c.startedAgain, c.pulledAgain)
@@ -105,14 +110,13 @@ func newCycles(t *testing.T, cfg containerdConfig) *cycles {
 	return c
 }
 
-// upgrade replaces the node's program, as a package does.
+// upgrade replaces the node's program, as a package does. Another process writes it:
+// what this one writes, children that it starts meanwhile can have open, and then it
+// can't be run.
 func (c *cycles) upgrade(t *testing.T, binary string) {
 	t.Helper()
-	text, err := os.ReadFile(binary)
-	if err == nil {
-		err = errors.Join(os.WriteFile(c.node.binary+".new", text, 0o755), os.Rename(c.node.binary+".new", c.node.binary))
-	}
-	if err != nil {
+	next := c.node.binary + ".new"
+	if err := errors.Join(command("cp", binary, next).run(), os.Rename(next, c.node.binary)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -235,9 +239,9 @@ func (c *cycles) again(begin time.Time, err error, counter *int) bool {
 }
 
 // pullAll pulls all images.
-func (c *cycles) pullAll(t *testing.T) {
+func (c *cycles) pullAll(ctx context.Context, t *testing.T) {
 	for _, img := range c.images {
-		for {
+		for ctx.Err() == nil {
 			begin := time.Now()
 			out, code := grazeCode(t, "pull", "--address", c.ctd.socket(), img.ref)
 			if code == 0 {
