@@ -65,10 +65,7 @@ func each(nodes []*node, f func(*node) error) error {
 
 // setRegistry sets what is wrong with the registry.
 func (p *play) setRegistry(r *Registry) error {
-	door := r.Door
-	if door == "" {
-		door = chaos.Open
-	}
+	door := r.door()
 	p.swallowed()
 	p.mu.Lock()
 	p.swallows = door == chaos.Swallow

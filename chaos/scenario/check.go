@@ -117,10 +117,7 @@ func (s *Step) check(c *Cluster) error {
 	}
 	switch {
 	case s.Registry != nil:
-		if !slices.Contains([]chaos.Door{"", chaos.Open, chaos.Refuse, chaos.Swallow}, s.Registry.Door) {
-			return fmt.Errorf("a registry's door is open, refuse or swallow, not %q", s.Registry.Door)
-		}
-		return s.Registry.Fault.chaos().Check()
+		return s.Registry.check()
 	case s.Rack != nil && (s.Rack.Rack < 0 || s.Rack.Rack >= c.Racks):
 		return fmt.Errorf("there is no rack %d", s.Rack.Rack)
 	case s.Read != nil && (s.Read.Share < 0 || s.Read.Share > 1):
@@ -133,6 +130,22 @@ func (s *Step) check(c *Cluster) error {
 		return fmt.Errorf("disks have no fault %q", s.Disk)
 	}
 	return nil
+}
+
+// check returns what is wrong with a fault of the registry.
+func (r *Registry) check() error {
+	if !slices.Contains([]chaos.Door{chaos.Open, chaos.Refuse, chaos.Swallow}, r.door()) {
+		return fmt.Errorf("a registry's door is open, refuse or swallow, not %q", r.Door)
+	}
+	return r.Fault.chaos().Check()
+}
+
+// door returns whether the registry takes connections.
+func (r *Registry) door() chaos.Door {
+	if r.Door == "" {
+		return chaos.Open
+	}
+	return r.Door
 }
 
 // in returns the numbers of the nodes that are named, in ascending order. The

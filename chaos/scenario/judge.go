@@ -31,6 +31,9 @@ func (p *play) judge(ctx context.Context, late error) (*Report, error) {
 		ratio := float64(all) / float64(max(once, 1))
 		r.check(fmt.Sprintf("egress ≤ %g", e.Egress), ratio <= e.Egress, "the registry has sent %d bytes of layers, %d of them once: %.3f", all, once, ratio)
 	}
+	if e.Bounded {
+		p.judgeUse(r)
+	}
 	for _, w := range e.Windows {
 		p.judgeWindow(r, w)
 	}

@@ -51,6 +51,8 @@ type play struct {
 	over   context.Context    // done when the steps are over
 	end    context.CancelFunc // of over
 
+	uses map[string][]use // by node, in order of time; watchUse writes them
+
 	mu     sync.Mutex
 	events []Event                  // guarded by mu
 	marks  map[string]time.Duration // guarded by mu
@@ -83,7 +85,7 @@ func Play(ctx context.Context, s *Scenario, cfg Config) (_ *Report, err error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &play{spec: s, cluster: c, log: cfg.Log, files: s.Image.files(s.Name), marks: make(map[string]time.Duration)}
+	p := &play{spec: s, cluster: c, log: cfg.Log, files: s.Image.files(s.Name), marks: make(map[string]time.Duration), uses: make(map[string][]use)}
 	report, err := p.run(ctx)
 	if cfg.Logs != "" {
 		err = errors.Join(err, writeLogs(c, cfg.Logs))
@@ -161,6 +163,9 @@ func (p *play) run(ctx context.Context) (_ *Report, err error) {
 	defer giveUp()
 	p.mark(beginMark)
 	stop := p.watch()
+	if p.spec.Expect.Bounded {
+		p.steady.Go(func() { p.watchUse(p.over) })
+	}
 	err = p.steps(ctx, reading)
 	p.end()
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -15,6 +16,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"graze/chaos"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -233,5 +236,54 @@ func TestReadFiles(t *testing.T) {
 	}
 	if err := ReadFiles(dir, strings.NewReader("nonsense"), io.Discard); err == nil {
 		t.Error("no error for what is no task")
+	}
+}
+
+func TestControl(t *testing.T) {
+	behind := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "fine") })
+	gate, err := chaos.NewGate("127.0.0.1:0", func(addr string) (net.Listener, error) { return net.Listen("tcp", addr) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer gate.Close()
+	c := &Control{Faults: chaos.NewRegistry(behind, 1), Gate: gate}
+	put := func(text string) int {
+		w := httptest.NewRecorder()
+		c.ServeHTTP(w, httptest.NewRequest(http.MethodPut, "/", strings.NewReader(text)))
+		return w.Code
+	}
+	status := func() int {
+		w := httptest.NewRecorder()
+		c.Faults.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v2/x/manifests/1", nil))
+		return w.Code
+	}
+	if code := put("{fault: {kind: status, status: 503}}"); code != http.StatusOK || status() != http.StatusServiceUnavailable {
+		t.Errorf("a fault is answered with %d, and is not there", code)
+	}
+	for _, bad := range []string{"{fault: {kind: sing}}", "{door: ajar}", "{color: red}", "["} {
+		if code := put(bad); code != http.StatusBadRequest {
+			t.Errorf("%s: %d", bad, code)
+		}
+	}
+	if code := put("{}"); code != http.StatusOK || status() != http.StatusOK {
+		t.Errorf("no fault is answered with %d, or there still is one", code)
+	}
+	w := httptest.NewRecorder()
+	c.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+	if !strings.Contains(w.Body.String(), `"Requests":2`) {
+		t.Error(w.Body.String())
+	}
+}
+
+func TestSoakIsTheSameForASeed(t *testing.T) {
+	a, b := Soak(3, time.Minute), Soak(3, time.Minute)
+	if diff := cmp.Diff(a, b); diff != "" {
+		t.Error(diff)
+	}
+	if err := a.check(); err != nil {
+		t.Error(err)
+	}
+	if cmp.Equal(a.Steps, Soak(4, time.Minute).Steps) {
+		t.Error("another seed gives the same faults")
 	}
 }

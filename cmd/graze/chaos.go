@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -24,7 +25,7 @@ func newChaos(o *options) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(newChaosRun(o), newChaosList(o), newLiar(), newReader(o))
+	c.AddCommand(newChaosRun(o), newChaosSoak(o), newChaosProxy(o), newChaosList(o), newLiar(), newReader(o))
 	return c
 }
 
@@ -48,28 +49,53 @@ and what has not, and a timeline. It needs root.`,
 				return err
 			}
 			cfg.Log = o.logger()
-			r, err := scenario.Play(c.Context(), s, cfg)
-			if err != nil {
-				return fmt.Errorf("play %s: %w", s.Name, err)
-			}
-			if err := r.Write(o.stdout); err != nil {
-				return err
-			}
-			if html != "" {
-				if err := writeHTML(html, r); err != nil {
-					return err
-				}
-			}
-			if !r.OK() {
-				return errScenario
-			}
-			return nil
+			return playScenario(c.Context(), o, s, cfg, html)
 		},
 	}
 	f := c.Flags()
 	f.BoolVar(&cfg.Off, "off", false, "turn the mechanism off that the scenario is about, to see that it fails then")
 	f.Uint64Var(&cfg.Seed, "seed", 1, "of what is random in the faults")
 	f.Float64Var(&cfg.Stretch, "stretch", 1, "by how much all times of the steps are longer")
+	f.StringVar(&cfg.Logs, "logs", "", "file to keep the nodes' logs in")
+	f.StringVar(&html, "html", "", "file to write a report with plots to")
+	return c
+}
+
+// playScenario plays a scenario and shows what came of it.
+func playScenario(ctx context.Context, o *options, s *scenario.Scenario, cfg scenario.Config, html string) error {
+	r, err := scenario.Play(ctx, s, cfg)
+	if err != nil {
+		return fmt.Errorf("play %s: %w", s.Name, err)
+	}
+	if err := r.Write(o.stdout); err != nil {
+		return err
+	}
+	if html != "" {
+		if err := writeHTML(html, r); err != nil {
+			return err
+		}
+	}
+	if !r.OK() {
+		return errScenario
+	}
+	return nil
+}
+
+// newChaosSoak returns the command that plays random faults for long.
+func newChaosSoak(o *options) *cobra.Command {
+	cfg, html, length := scenario.Config{}, "", time.Duration(0)
+	c := &cobra.Command{
+		Use:   "soak",
+		Short: "Play random faults for long, and see whether nodes stay in bounds",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			cfg.Log = o.logger()
+			return playScenario(c.Context(), o, scenario.Soak(cfg.Seed, length), cfg, html)
+		},
+	}
+	f := c.Flags()
+	f.DurationVar(&length, "for", time.Hour, "how long")
+	f.Uint64Var(&cfg.Seed, "seed", 1, "of the faults")
 	f.StringVar(&cfg.Logs, "logs", "", "file to keep the nodes' logs in")
 	f.StringVar(&html, "html", "", "file to write a report with plots to")
 	return c

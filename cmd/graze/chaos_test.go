@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"graze/chaos/scenario"
 )
@@ -22,7 +23,7 @@ func TestScenarios(t *testing.T) {
 	}
 	for _, name := range scenario.Names() {
 		t.Run(name, func(t *testing.T) {
-			if r := playScenario(t, binary, name, false); !r.OK() {
+			if r := playedScenario(t, binary, name, false); !r.OK() {
 				t.Error("what must hold does not")
 			}
 		})
@@ -30,7 +31,7 @@ func TestScenarios(t *testing.T) {
 			continue
 		}
 		t.Run(name+"/off", func(t *testing.T) {
-			if r := playScenario(t, binary, name, true); r.OK() {
+			if r := playedScenario(t, binary, name, true); r.OK() {
 				t.Error("the scenario passes without what it is about")
 			}
 		})
@@ -40,13 +41,19 @@ func TestScenarios(t *testing.T) {
 // quickOff has the scenarios that fail within seconds when they are turned off.
 var quickOff = map[string]bool{"outage-at-start": true, "rolling-restart": true, "liar": true}
 
-// playScenario plays a scenario, and logs its report.
-func playScenario(t *testing.T, binary, name string, off bool) *scenario.Report {
+// playedScenario plays a scenario that comes with graze.
+func playedScenario(t *testing.T, binary, name string, off bool) *scenario.Report {
 	t.Helper()
 	s, err := scenario.Builtin(name)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return played(t, binary, s, off)
+}
+
+// played plays a scenario, and logs its report.
+func played(t *testing.T, binary string, s *scenario.Scenario, off bool) *scenario.Report {
+	t.Helper()
 	r, err := scenario.Play(t.Context(), s, scenario.Config{Binary: binary, Seed: 1, Off: off})
 	if err != nil {
 		t.Fatal(err)
@@ -57,6 +64,20 @@ func playScenario(t *testing.T, binary, name string, off bool) *scenario.Report 
 	}
 	t.Log("\n" + text.String())
 	return r
+}
+
+// TestSoak plays random faults of one seed for a short time.
+func TestSoak(t *testing.T) {
+	needFUSE(t)
+	needNetwork(t)
+	needTools(t, "go")
+	binary, err := buildPlain()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := played(t, binary, scenario.Soak(1, 40*time.Second), false); !r.OK() {
+		t.Error("what must hold does not")
+	}
 }
 
 func TestChaosList(t *testing.T) {
