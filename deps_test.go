@@ -59,7 +59,7 @@ var mayImport = map[string][]string{
 	},
 	"node/adminpb": {},
 	"seed":         {"chunk"},
-	"cmd/graze":    {"chaos/liar", "chaos/scenario", "chunk", "copies", "cri", "doctor", "image", "keeper", "materialize", "node", "origin", "registry", "setup"},
+	"cmd/graze":    {"chaos", "chaos/liar", "chaos/scenario", "chunk", "copies", "cri", "doctor", "image", "keeper", "materialize", "node", "origin", "registry", "setup"},
 	"copies":       {"chunk"},
 
 	"cmd/graze/testdata/probe": {},
