@@ -21,6 +21,7 @@ import (
 
 	"graze/chaos"
 	"graze/chaos/lab"
+	agent "graze/node"
 	"graze/registry"
 )
 
@@ -33,20 +34,22 @@ const (
 
 // A cluster is a registry and nodes, each on a machine of its own.
 type cluster struct {
-	spec    Cluster
-	binary  string // of graze
-	dir     string
-	log     *slog.Logger
-	net     *lab.Network
-	nodes   []*node
-	liar    *lab.Process // nil if there is none
-	store   *registry.Registry
-	faults  *chaos.Registry
-	gate    *chaos.Gate
-	ledger  *ledger
-	machine *lab.Machine // the registry's
-	served  errgroup.Group
-	stop    context.CancelFunc // ends the registry
+	spec     Cluster
+	binary   string // of graze
+	dir      string
+	log      *slog.Logger
+	net      *lab.Network
+	nodes    []*node
+	liar     *lab.Process // nil if there is none
+	store    *registry.Registry
+	faults   *chaos.Registry
+	gate     *chaos.Gate
+	ledger   *ledger
+	machine  *lab.Machine // the registry's; nil if the nodes ran already
+	behind   http.Handler // the registry without faults
+	registry string       // host:port at which nodes find it
+	served   errgroup.Group
+	stop     context.CancelFunc // ends the registry
 }
 
 // newCluster makes the machines and starts the registry; no node runs. Close it
@@ -58,7 +61,11 @@ func newCluster(spec Cluster, cfg Config) (*cluster, error) {
 		return nil, err
 	}
 	c := &cluster{spec: spec, binary: cfg.Binary, dir: dir, log: cfg.Log}
-	if err := c.init(cfg); err != nil {
+	set := c.init
+	if len(cfg.Running.Sockets) > 0 {
+		set = c.joinRunning
+	}
+	if err := set(cfg); err != nil {
 		return nil, errors.Join(err, c.close())
 	}
 	return c, nil
@@ -71,7 +78,12 @@ func (c *cluster) init(cfg Config) (err error) {
 	if c.machine, err = c.net.Add(lab.Outside, registryAddr, c.spec.Registry); err != nil {
 		return err
 	}
-	if err := c.serveRegistry(cfg.Seed); err != nil {
+	if c.store, err = registry.New(filepath.Join(c.dir, "registry"), registry.Config{}); err != nil {
+		return err
+	}
+	c.behind, c.registry = c.store, registryAddr+":"+registryPort
+	err = c.serveRegistry(cfg.Seed, func(addr string) (net.Listener, error) { return c.machine.Listen("tcp", addr) })
+	if err != nil {
 		return fmt.Errorf("start the registry: %w", err)
 	}
 	key, err := exec.Command(c.binary, "key", "new").Output()
@@ -91,27 +103,6 @@ func (c *cluster) init(cfg Config) (err error) {
 	return nil
 }
 
-// serveRegistry starts the registry, behind its ledger, faults and gate.
-func (c *cluster) serveRegistry(seed uint64) (err error) {
-	if c.store, err = registry.New(filepath.Join(c.dir, "registry"), registry.Config{}); err != nil {
-		return err
-	}
-	c.faults = chaos.NewRegistry(c.store, seed)
-	c.ledger = newLedger(c.faults)
-	c.gate, err = chaos.NewGate(registryAddr+":"+registryPort, func(addr string) (net.Listener, error) {
-		return c.machine.Listen("tcp", addr)
-	})
-	if err != nil {
-		return err
-	}
-	var ctx context.Context
-	ctx, c.stop = context.WithCancel(context.Background())
-	c.served.Go(func() error {
-		return registry.Serve(ctx, c.gate, http.Handler(c.ledger), registry.Config{})
-	})
-	return nil
-}
-
 // nodeName returns what a node is called.
 func nodeName(i int) string { return fmt.Sprintf("node-%d", i) }
 
@@ -124,7 +115,7 @@ func (c *cluster) address(i int) string {
 func (c *cluster) newNode(i int) (*node, error) {
 	n := &node{
 		name: nodeName(i), rack: i % c.spec.Racks, cluster: c,
-		state: filepath.Join(c.dir, nodeName(i)), dir: filepath.Join(c.dir, nodeName(i)+".mnt"),
+		state: filepath.Join(c.dir, nodeName(i)), socket: agent.Socket(filepath.Join(c.dir, nodeName(i))), dir: filepath.Join(c.dir, nodeName(i)+".mnt"),
 	}
 	var err error
 	if n.machine, err = c.net.Add(n.rack, c.address(i), c.spec.Link); err != nil {
@@ -194,7 +185,7 @@ func (c *cluster) publish(ctx context.Context, s *Scenario, files []file) (ref s
 		return "", nil, err
 	}
 	served := make(chan error, 1)
-	go func() { served <- registry.Serve(ctx, ln, c.store, registry.Config{}) }()
+	go func() { served <- registry.Serve(ctx, ln, c.behind, registry.Config{}) }()
 	local := ln.Addr().String() + "/" + s.Name + ":1"
 	if layers, err = push(ctx, local, s.Name, files); err != nil {
 		return "", nil, fmt.Errorf("push the image: %w", err)
@@ -208,7 +199,7 @@ func (c *cluster) publish(ctx context.Context, s *Scenario, files []file) (ref s
 		return "", nil, fmt.Errorf("index the image: %w\n%s", err, out)
 	}
 	cancel()
-	return registryAddr + ":" + registryPort + "/" + s.Name + ":1", layers, <-served
+	return c.registry + "/" + s.Name + ":1", layers, <-served
 }
 
 // close ends all that runs and takes away what was made.

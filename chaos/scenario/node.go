@@ -26,6 +26,8 @@ type node struct {
 	cluster *cluster
 	machine *lab.Machine
 	state   string // folder, a disk of its own
+	socket  string // of the node's admin
+	runs    bool   // it ran before the scenario, and goes on after it
 	dir     string // where the image is mounted
 
 	mu      sync.Mutex
@@ -116,7 +118,7 @@ func (n *node) signal(sig syscall.Signal) error {
 func (n *node) running() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.proc != nil
+	return n.runs || n.proc != nil
 }
 
 // life returns how often the node was killed, and whether it has been and nothing
@@ -129,7 +131,7 @@ func (n *node) life() (lives int, dead bool) {
 
 // ask calls f with the node's admin socket.
 func (n *node) ask(f func(*agent.Remote) error) error {
-	remote, err := agent.Dial(agent.Socket(n.state))
+	remote, err := agent.Dial(n.socket)
 	if err != nil {
 		return err
 	}
@@ -270,6 +272,9 @@ func (n *node) close() error {
 		err = endProcess(p)
 	}
 	n.abort() // what has been mounted meanwhile
+	if n.runs {
+		return err
+	}
 	if e := unix.Unmount(n.state, unix.MNT_DETACH); e != nil && !errors.Is(e, unix.EINVAL) {
 		err = errors.Join(err, fmt.Errorf("take a disk away: %w", e))
 	}

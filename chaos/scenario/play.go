@@ -23,6 +23,9 @@ type Config struct {
 	// Off plays with the mechanism turned off that the scenario is about.
 	Off bool
 
+	// Running is a cluster to play on. Default: one that is made, and ends after it.
+	Running Running
+
 	// Stretch is by how much all times of the steps are longer than they stand
 	// there. Default: 1.
 	Stretch float64
@@ -73,7 +76,14 @@ func Play(ctx context.Context, s *Scenario, cfg Config) (_ *Report, err error) {
 			return nil, err
 		}
 	}
-	if cfg.Off {
+	switch running := len(cfg.Running.Sockets) > 0; {
+	case running && cfg.Off:
+		return nil, errors.New("nodes that run keep their settings; nothing can be turned off")
+	case running:
+		if s, err = s.on(cfg.Running); err != nil {
+			return nil, err
+		}
+	case cfg.Off:
 		s = s.turnedOff()
 	}
 	if cfg.Stretch > 0 {
@@ -146,11 +156,13 @@ func (p *play) run(ctx context.Context) (_ *Report, err error) {
 			early = append(early, n)
 		}
 	}
-	if err := each(early, func(n *node) error { return n.start(ctx) }); err != nil {
-		return nil, err
-	}
-	if err := p.waitMembers(ctx, len(early)); err != nil {
-		return nil, err
+	if c.machine != nil {
+		if err := each(early, func(n *node) error { return n.start(ctx) }); err != nil {
+			return nil, err
+		}
+		if err := p.waitMembers(ctx, len(early)); err != nil {
+			return nil, err
+		}
 	}
 	if p.resets, err = refusals(c.machine); err != nil {
 		return nil, err

@@ -287,3 +287,33 @@ func TestSoakIsTheSameForASeed(t *testing.T) {
 		t.Error("another seed gives the same faults")
 	}
 }
+
+func TestOnNodesThatRun(t *testing.T) {
+	there := Running{Sockets: []string{"a", "b"}, Registry: "http://registry.example", Listen: "127.0.0.1:5000"}
+	s, err := Builtin("outage-flapping")
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := s.on(there)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if two.Cluster.Nodes != 2 || two.Expect.Reads != s.Expect.Reads/4 || s.Cluster.Nodes != 8 {
+		t.Errorf("%+v", two)
+	}
+	if _, err := s.on(Running{Sockets: there.Sockets, Registry: "registry.example"}); err == nil {
+		t.Error("a registry without a URL")
+	}
+	for _, name := range []string{"rack-lost", "liar", "disk-rot", "rolling-restart"} {
+		s, err := Builtin(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.on(there); err == nil {
+			t.Errorf("%s can be played on nodes that run", name)
+		}
+	}
+	if _, err := Play(t.Context(), s, Config{Binary: "none", Running: there, Off: true}); err == nil {
+		t.Error("something can be turned off of nodes that run")
+	}
+}
