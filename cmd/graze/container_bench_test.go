@@ -86,7 +86,8 @@ func (c *containerBench) lazily(b *testing.B, name, key string, peer *testNode) 
 				n.members(b, 2)
 			}
 			eventually(b, "containerd has found the node", func() bool {
-				return c.ctd.try("snapshots", "--snapshotter", "graze", "ls") == nil
+				_, err := c.ctd.try("snapshots", "--snapshotter", "graze", "ls")
+				return err == nil
 			})
 			dropCaches(b)
 		},

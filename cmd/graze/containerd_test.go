@@ -90,7 +90,7 @@ func startContainerdWith(t testing.TB, cfg containerdConfig) *containerd {
 		}
 	})
 	for tick := time.NewTicker(20 * time.Millisecond); ; {
-		if c.try("version") == nil {
+		if _, err := c.try("version"); err == nil {
 			tick.Stop()
 			return c
 		}
@@ -164,24 +164,24 @@ snapshotter = "overlayfs"
 
 // try runs a command of containerd's client that may fail. The error has what it
 // said.
-func (c *containerd) try(args ...string) error {
+func (c *containerd) try(args ...string) (string, error) {
 	cmd := exec.Command(c.program("ctr"), append([]string{"--address", c.socket()}, args...)...)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("ctr %s: %w\n%s", strings.Join(args, " "), err, out)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("ctr %s: %w\n%s%s", strings.Join(args, " "), err, &stdout, &stderr)
 	}
-	return nil
+	return stdout.String(), nil
 }
 
 // ctr runs a command of containerd's client.
 func (c *containerd) ctr(t testing.TB, args ...string) string {
 	t.Helper()
-	cmd := exec.Command(c.program("ctr"), append([]string{"--address", c.socket()}, args...)...)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		t.Fatalf("ctr %s: %v\n%s%s", strings.Join(args, " "), err, &stdout, &stderr)
+	out, err := c.try(args...)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return stdout.String()
+	return out
 }
 
 // pull pulls an image, unpacks it with the overlayfs snapshotter, and mounts it

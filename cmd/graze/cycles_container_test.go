@@ -133,7 +133,8 @@ func TestContainerRestart(t *testing.T) {
 			}
 			other, err := c.start(ctx, i+1)
 			if err != nil {
-				t.Fatalf("%s: another container: %v", how.name, err)
+				t.Errorf("%s: another container: %v", how.name, err)
+				break
 			}
 			if err := other.stop(); err != nil {
 				t.Errorf("%s: another container: %v", how.name, err)
