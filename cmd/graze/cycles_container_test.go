@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -29,11 +30,12 @@ type runningContainer struct {
 const startRetry = 200 * time.Millisecond
 
 // start starts a container of one of the images, and returns when it uses the image.
+// Its name is one of this test: runc knows the containers of each containerd.
 func (c *cycles) start(ctx context.Context, i int) (*runningContainer, error) {
 	img := c.images[i%len(c.images)]
 	for try := 0; ; try++ {
 		begin := time.Now()
-		p, err := c.tryStart(ctx, img, fmt.Sprintf("cycle-%d-%d", i, try))
+		p, err := c.tryStart(ctx, img, fmt.Sprintf("%s-%d-%d", filepath.Base(c.node.state), i, try))
 		if err == nil || !c.again(begin, err, &c.startedAgain) {
 			return p, err
 		}
