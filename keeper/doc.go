@@ -12,8 +12,9 @@
 //
 // The keeper never reads from, writes to or waits on a descriptor. While no client
 // is there it looks from time to time whether the other side has ended them, and
-// closes those. With nothing to hold, and no client, it ends after a while. It
-// does not know what the descriptors are; whoever put them keeps that elsewhere.
+// closes those. With nothing to hold, and no client, it ends after a while. Files
+// and memory, which nobody ends, don't keep it: they are held by the side of others.
+// It does not know what the descriptors are; whoever put them keeps that elsewhere.
 //
 // [Open] connects to the keeper of a socket and starts one if there is none.
 // [OpenSystemd] does the same with the descriptor store of systemd, which has no

@@ -150,19 +150,25 @@ func TestKeeperKilled(t *testing.T) {
 	}
 }
 
-// TestEnded: what the other side has ended is let go of, and then the keeper ends.
+// TestEnded: what the other side has ended is let go of, and then the keeper ends: a
+// file does not hold it.
 func TestEnded(t *testing.T) {
 	path := socketPath(t)
 	r, w := pipe(t)
 	c := open(t, path)
 	pid := keeperOf(t, c)
-	if err := c.Put("pipe", w); err != nil {
+	file, err := os.Open("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if err := errors.Join(c.Put("pipe", w), c.Put("file", file)); err != nil {
 		t.Fatal(err)
 	}
 	c.Close()
 	w.Close()
 	c = open(t, path) // all this time the keeper has had something to hold
-	if got := names(c); keeperOf(t, c) != pid || !slices.Equal(got, []string{"pipe"}) {
+	if got := names(c); keeperOf(t, c) != pid || !slices.Equal(got, []string{"file", "pipe"}) {
 		t.Errorf("the keeper holds %q", got)
 	}
 	for _, f := range c.Held() {

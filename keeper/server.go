@@ -52,7 +52,7 @@ func Run(ctx context.Context, path string, cfg Config) error {
 	if err := os.Chmod(path, 0o600); err != nil {
 		return err
 	}
-	k := &server{held: make(map[string]int)}
+	k := &server{held: make(map[string]descriptor)}
 	defer func() {
 		for name := range k.held {
 			k.drop(name)
@@ -88,7 +88,13 @@ func lockFile(ctx context.Context, path string) (*os.File, error) {
 
 // A server is the state of Run, which one goroutine has.
 type server struct {
-	held map[string]int // descriptors by name
+	held map[string]descriptor // by name
+}
+
+// A descriptor is one that is held.
+type descriptor struct {
+	fd   int
+	file bool // a plain file or memory, which nobody ends
 }
 
 // run serves one client after the other.
@@ -112,7 +118,7 @@ func (k *server) run(ctx context.Context, ln *net.UnixListener, idle time.Durati
 			return fmt.Errorf("wait for clients: %w", err)
 		}
 		k.sweep()
-		if len(k.held) > 0 {
+		if k.needed() {
 			needed = time.Now()
 		} else if time.Since(needed) >= idle {
 			return nil
@@ -146,7 +152,7 @@ func (k *server) answer(conn *net.UnixConn, m message, fd int) error {
 		k.sweep()
 	case opList:
 		for name, held := range k.held {
-			if err := send(conn, message{Op: m.Op, Name: name}, held); err != nil {
+			if err := send(conn, message{Op: m.Op, Name: name}, held.fd); err != nil {
 				return err
 			}
 		}
@@ -176,15 +182,30 @@ func (k *server) put(name string, fd int) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
 	k.drop(name)
-	k.held[name] = fd
+	k.held[name] = descriptor{fd, st.Mode&unix.S_IFMT == unix.S_IFREG}
 	return nil
+}
+
+// needed reports whether anything is held for which it is worth to stay. Files are
+// held for as long as something else is.
+func (k *server) needed() bool {
+	for _, d := range k.held {
+		if !d.file {
+			return true
+		}
+	}
+	return false
 }
 
 // drop closes a descriptor, if it is held.
 func (k *server) drop(name string) {
-	if fd, ok := k.held[name]; ok {
-		unix.Close(fd)
+	if d, ok := k.held[name]; ok {
+		unix.Close(d.fd)
 		delete(k.held, name)
 	}
 }
@@ -193,8 +214,8 @@ func (k *server) drop(name string) {
 // now and then: who waits for that to happen is woken by every request that goes
 // through the descriptor.
 func (k *server) sweep() {
-	for name, fd := range k.held {
-		poll := []unix.PollFd{{Fd: int32(fd)}}
+	for name, d := range k.held {
+		poll := []unix.PollFd{{Fd: int32(d.fd)}}
 		n, err := unix.Poll(poll, 0)
 		if err == nil && n > 0 && poll[0].Revents&(unix.POLLERR|unix.POLLHUP|unix.POLLNVAL) != 0 {
 			k.drop(name)

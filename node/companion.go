@@ -1,12 +1,9 @@
 package node
 
-import (
-	"os"
-	"strings"
-)
+import "os"
 
 // HeldName reports whether a node gives such a name to what it has held.
-func HeldName(name string) bool { return strings.HasPrefix(name, "mount-") || name == vaultName }
+func HeldName(name string) bool { return isMountName(name) || name == vaultName }
 
 // A companion is a descriptor that is held for as long as any device is: without
 // mounts that go on there is no need for it, and what holds it can end.

@@ -16,6 +16,11 @@ import (
 // mountsDir is the folder of the state folder that has a file for each mount.
 const mountsDir = "mounts"
 
+// mountPrefix begins the names of mounts.
+const mountPrefix = "mount-"
+
+func isMountName(name string) bool { return strings.HasPrefix(name, mountPrefix) }
+
 // A mountRecord is what the state folder keeps of a mount, for the next node to go
 // on with it. The file is named for the mount, and so is the descriptor that a
 // Holder has.
@@ -46,7 +51,7 @@ func newMountRecord(dir string, img *Image, opts MountOptions) (*mountRecord, er
 		return nil, err
 	}
 	return &mountRecord{
-		name: "mount-" + hex.EncodeToString(id),
+		name: mountPrefix + hex.EncodeToString(id),
 		Dir:  dir, Reference: img.Reference, Image: img.byDigest(),
 		Layers: opts.Layers, Build: opts.Build,
 		Boot: boot,
@@ -84,7 +89,7 @@ func readMountRecords(state string) (list []*mountRecord, damaged []string, err 
 	}
 	for _, f := range files {
 		name, ok := strings.CutSuffix(f.Name(), ".json")
-		if !ok || !strings.HasPrefix(name, "mount-") {
+		if !ok || !isMountName(name) {
 			continue // one that was being written
 		}
 		r := &mountRecord{name: name}

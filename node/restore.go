@@ -72,10 +72,13 @@ func (n *Node) restore(ctx context.Context) {
 	}
 	close(n.restoring)
 	for name, device := range held {
-		if !known[name] {
-			n.log.Warn("mount of which nothing is known is taken away", "name", name, "err", fusefs.Discard(device))
-			n.keeping.drop(name)
+		if known[name] {
+			continue
 		}
+		if isMountName(name) {
+			n.log.Warn("mount of which nothing is known is taken away", "name", name, "err", fusefs.Discard(device))
+		}
+		n.keeping.drop(name)
 	}
 	wg.Wait()
 	if n.keeping != nil {
