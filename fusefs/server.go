@@ -103,8 +103,8 @@ func (s *Server) takeAway() {
 // Mounted reports whether the mount is what its directory shows. One that was taken
 // away may have users, for whom it is served on.
 func (s *Server) Mounted() bool {
-	at, err := topMount(s.Dir())
-	return err == nil && at != nil && at.Major == s.session.Major && at.Minor == s.session.Minor
+	there, _ := s.session.Mounted()
+	return there
 }
 
 // dead reports whether the kernel has ended the connection.

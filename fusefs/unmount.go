@@ -53,11 +53,17 @@ func Abort(dir string) error {
 // Abort is the function of that name for the mount of a session, if that is still
 // what its folder shows.
 func (s *Session) Abort() error {
-	at, err := topMount(s.Dir)
-	if err != nil || at == nil || at.Major != s.Major || at.Minor != s.Minor {
+	if there, err := s.Mounted(); !there {
 		return err
 	}
 	return Abort(s.Dir)
+}
+
+// Mounted reports whether the mount of a session, dead or alive, is what its folder
+// shows.
+func (s *Session) Mounted() (bool, error) {
+	at, err := topMount(s.Dir)
+	return err == nil && at != nil && at.Major == s.Major && at.Minor == s.Minor, err
 }
 
 // Discard takes a mount away of which nothing is known but its descriptor, wherever

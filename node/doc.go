@@ -16,10 +16,11 @@
 //	views/<key>.view          merged trees, by their repository and layers
 //	refs/<hash>.json          what a reference last stood for, and which indexes an image had
 //	chunks/                   the chunk store, locked while a Node is open
+//	mounts/mount-<id>.json    what is mounted where, for the next node
 //	graze.sock                the admin socket, while a Node runs
 //
 // All but chunks/ is written by renaming whole files into place. Everything can
-// be removed while no node runs: it is fetched or made again.
+// be removed while no node runs and nothing is mounted: it is fetched or made again.
 //
 // # Which index serves a layer
 //

@@ -137,6 +137,21 @@ func Unmount(dir string, lazy bool) error { return fusefs.Unmount(dir, lazy) }
 // also ends the waiting for a node that is stuck or does not come back.
 func Abort(dir string) error { return fusefs.Abort(dir) }
 
+// WaitingMounts returns where the mounts are that a node has left to the next one.
+func WaitingMounts(state string) (dirs []string, err error) {
+	records, _, err := readMountRecords(state)
+	boot, bootErr := bootID()
+	for _, r := range records {
+		if r.Session == nil || r.Boot != boot {
+			continue
+		}
+		if there, _ := r.Session.Mounted(); there {
+			dirs = append(dirs, r.Dir)
+		}
+	}
+	return dirs, errors.Join(err, bootErr)
+}
+
 // MountDirs returns where the state folder says that images are mounted, whether or
 // not a node runs.
 func MountDirs(state string) ([]string, error) {

@@ -84,6 +84,13 @@ func runMount(c *cobra.Command, o *options, index indexMode, ref, dir string) (e
 	if err != nil {
 		return err
 	}
+	// They would end: this command serves its own mount only.
+	if waiting, err := node.WaitingMounts(cfg.State); len(waiting) > 0 || err != nil {
+		if err == nil {
+			err = fmt.Errorf("%d mounts wait for their node, the first on %s: start 'graze node', unmount them with 'graze umount --all', or name another folder with --state", len(waiting), waiting[0])
+		}
+		return errors.Join(err, n.Close())
+	}
 	ctx, stop := context.WithCancel(c.Context())
 	ran := make(chan error, 1)
 	go func() { ran <- n.Run(ctx) }()

@@ -302,9 +302,28 @@ func TestUnmountWhileAway(t *testing.T) {
 	graze(t, "umount", "--all", "--state", n.state)
 	n.start(t)
 	n.serves(t)
-	if dirs, err := node.MountDirs(n.state); err != nil || len(dirs) > 0 {
-		t.Errorf("the state folder knows of mounts on %q (%v)", dirs, err)
+	eventually(t, "the node has forgotten them", func() bool {
+		dirs, err := node.MountDirs(n.state)
+		return err == nil && len(dirs) == 0
+	})
+}
+
+// TestMountWhileAway: who mounts on the folder of a node that is away does not take its
+// mounts away.
+func TestMountWhileAway(t *testing.T) {
+	reg := startRegistry(t)
+	n := newKeptNode(t)
+	n.start(t)
+	ref := reg.push(t, smallImage(t, imagetest.Plain()), "small:1")
+	dir := n.mount(t, ref)
+	u := startUser(t, dir)
+	n.end(t, syscall.SIGKILL)
+	if out, code := grazeCode(t, "mount", "--state", n.state, ref, t.TempDir()); code != 1 || !strings.Contains(out, dir) {
+		t.Errorf("mount: exit code %d\n%s", code, out)
 	}
+	n.start(t)
+	n.serves(t, dir)
+	u.stop(t)
 }
 
 // TestForce takes a mount away whose users wait for a node that does not come.
