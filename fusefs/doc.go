@@ -51,13 +51,15 @@
 // go on where the last one ended, however it ended: see [Resume]. Meanwhile what
 // the kernel has cached can be used, and all else waits.
 //
-// The library go-fuse can only begin with a mount that is new: by reading INIT
-// from the descriptor. Here it always reads INIT from a socket, and its reply is
-// read from there; then the socket is replaced by the descriptor, under the same
-// number. For a new mount the INIT is the kernel's, and the reply goes to it. A
-// later server is given the old INIT, with only those flags in it that were agreed
-// to, and must come to the same reply, which goes nowhere. Then the kernel is asked
-// to send again what the last server read and did not answer (Linux 6.9).
+// The library go-fuse translates between the protocol and Go; the descriptor is
+// read and written here. For a new mount it is given the kernel's INIT, and its reply
+// goes to the kernel. A later server is given the old INIT, with only those flags in
+// it that were agreed to, and must come to the same reply, which goes nowhere. Then
+// the kernel is asked to send again what the last server read and did not answer
+// (Linux 6.9).
+//
+// A process can be killed while the kernel copies a request to it. Then the request
+// fails if there is a page missing in the buffer, so none is: see requestBuffer.
 //
 // # Limits
 //

@@ -58,6 +58,7 @@ const (
 	defaultReadAhead     = 1 << 20
 	defaultMaxBackground = 64
 	maxRequest           = 1 << 20
+	maxWrite             = 4096 // the least that there is: nothing is written
 )
 
 // withDefaults returns c with its defaults filled in, or what is wrong with it.

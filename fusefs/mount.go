@@ -88,12 +88,14 @@ func attach(device int, dir string, fsys *filesystem, cfg Config) (*Server, erro
 	if session.Request, err = readInit(device); err != nil {
 		return nil, err
 	}
-	srv, fd, reply, err := newServer(fsys, mountOptions(fsys, cfg), session.Request)
+	srv, reply, err := newServer(fsys, mountOptions(fsys, cfg), session.Request)
 	if err != nil {
 		return nil, err
 	}
+	// go-fuse knows one limit for reads and writes.
+	order.PutUint16(reply[outMaxPages:], uint16(maxRequest/os.Getpagesize()))
 	session.Reply = reply
-	s, err := start(device, fd, srv, session, fsys, cfg)
+	s, err := start(device, srv, session, fsys, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -105,21 +107,17 @@ func attach(device int, dir string, fsys *filesystem, cfg Config) (*Server, erro
 }
 
 // start joins a server to the mount's descriptor.
-func start(device, fd int, srv *fuse.Server, session Session, fsys *filesystem, cfg Config) (*Server, error) {
-	if err := connect(fd, device); err != nil {
-		return nil, err
-	}
-	own, err := unix.FcntlInt(uintptr(device), unix.F_DUPFD_CLOEXEC, 3)
+func start(device int, srv *server, session Session, fsys *filesystem, cfg Config) (*Server, error) {
+	fd, err := unix.FcntlInt(uintptr(device), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
 		return nil, err
 	}
+	srv.device = os.NewFile(uintptr(fd), "/dev/fuse")
 	s := &Server{
 		session: session,
 		fs:      fsys,
-		fuse:    srv,
-		fd:      fd,
+		server:  srv,
 		trace:   cfg.Trace,
-		device:  os.NewFile(uintptr(own), "/dev/fuse"),
 		ready:   make(chan struct{}),
 	}
 	fsys.dead = s.dead
@@ -130,7 +128,7 @@ func start(device, fd int, srv *fuse.Server, session Session, fsys *filesystem, 
 func mountOptions(fsys *filesystem, cfg Config) *fuse.MountOptions {
 	return &fuse.MountOptions{
 		Name:                     fsName,
-		MaxWrite:                 maxRequest, // also of reads
+		MaxWrite:                 maxWrite,
 		MaxBackground:            cfg.MaxBackground,
 		EnableAcl:                true,
 		EnableSymlinkCaching:     true,

@@ -159,7 +159,7 @@ func TestIDMapped(t *testing.T) {
 	err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{
 		Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(userns.Fd()),
 	})
-	if errors.Is(err, unix.EINVAL) && m.fuse.KernelSettings().Flags64()&fuse.CAP_ALLOW_IDMAP == 0 {
+	if errors.Is(err, unix.EINVAL) && m.session.offered()&fuse.CAP_ALLOW_IDMAP == 0 {
 		t.Skip("the kernel has no ID-mapped mounts of FUSE")
 	} else if err != nil {
 		t.Fatal("map the owners: ", err)

@@ -54,14 +54,14 @@ func resume(device int, session Session, fsys *filesystem, cfg Config) (*Server,
 		return nil, ErrEnded
 	}
 	have := session.agreed()
-	srv, fd, reply, err := newServer(fsys, resumeOptions(fsys, cfg, have), session.again())
+	srv, reply, err := newServer(fsys, resumeOptions(fsys, cfg, have), session.again())
 	if err != nil {
 		return nil, err
 	}
 	if got := agreedIn(reply); got != have {
 		return nil, fmt.Errorf("this version of graze speaks otherwise with the kernel: %+v, not %+v", got, have)
 	}
-	s, err := start(device, fd, srv, session, fsys, cfg)
+	s, err := start(device, srv, session, fsys, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -106,13 +106,8 @@ func ended(device int) bool {
 // the requests that readers of the descriptor which can't be woken will take with
 // them, remain unanswered: they are sent to the next server again.
 func (s *Server) leave() error {
-	nowhere, err := unix.Open("/dev/null", unix.O_PATH|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(nowhere)
-	// From now on go-fuse can read and write no more.
-	if err := connect(s.fd, nowhere); err != nil {
+	// From now on nothing can be read or written that has not begun.
+	if err := s.device.Close(); err != nil {
 		return err
 	}
 	close(s.fs.closing)

@@ -310,13 +310,13 @@ func TestSameAgreement(t *testing.T) {
 			change(options)
 			s := Session{Version: sessionVersion, Request: initRequest(^uint64(0))}
 			var err error
-			if _, _, s.Reply, err = newServer(fsys, options, s.Request); err != nil {
+			if _, s.Reply, err = newServer(fsys, options, s.Request); err != nil {
 				t.Fatal(err)
 			}
 			if err := s.check(); err != nil {
 				t.Error(err)
 			}
-			_, _, reply, err := newServer(fsys, resumeOptions(fsys, cfg, s.agreed()), s.again())
+			_, reply, err := newServer(fsys, resumeOptions(fsys, cfg, s.agreed()), s.again())
 			if err != nil {
 				t.Fatal(err)
 			}

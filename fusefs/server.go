@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
-	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 )
 
@@ -22,11 +20,9 @@ const endTimeout = 5 * time.Second
 // answered, and the process with it; and the Go runtime stands still while it
 // waits for a page, an exec or a poll.
 type Server struct {
+	*server
 	session Session
 	fs      *filesystem
-	fuse    *fuse.Server
-	fd      int      // go-fuse's descriptor
-	device  *os.File // ours
 	trace   Trace
 	ready   chan struct{}
 }
@@ -52,19 +48,24 @@ func (s *Server) Stats() Stats { return s.fs.ops.stats() }
 // end: until it has, it may take a request that it does not answer.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.device.Close()
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		s.fuse.Serve()
-	}()
+	if err := s.serve(s.session.agreed().maxWrite); err != nil {
+		cancelled, cancel := context.WithCancel(ctx)
+		cancel()
+		return errors.Join(err, s.finish(cancelled))
+	}
 	close(s.ready)
+	return s.finish(ctx)
+}
+
+// finish waits for the end and brings it about.
+func (s *Server) finish(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		if leaves(ctx) {
 			return s.leave()
 		}
 		s.takeAway()
-	case <-served:
+	case <-s.gone:
 	}
 	close(s.fs.closing)
 	if !s.dead() { // else its number may be that of another by now
@@ -77,6 +78,12 @@ func (s *Server) Run(ctx context.Context) error {
 		s.trace.warn("%s: the connection was aborted; took the mount away", s.Dir())
 		unix.Unmount(s.Dir(), unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
 	}
+	served := make(chan struct{})
+	go func() {
+		s.loops.Wait()
+		s.free()
+		close(served)
+	}()
 	select {
 	case <-served:
 		return nil

@@ -1,7 +1,6 @@
 package fusefs
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"unsafe"
@@ -47,14 +46,10 @@ const (
 	outMinor    = replyHeader + unsafe.Offsetof(fuse.InitOut{}.Minor)
 	outFlags    = replyHeader + unsafe.Offsetof(fuse.InitOut{}.Flags)
 	outMaxWrite = replyHeader + unsafe.Offsetof(fuse.InitOut{}.MaxWrite)
+	outMaxPages = replyHeader + unsafe.Offsetof(fuse.InitOut{}.MaxPages)
 	outFlags2   = replyHeader + unsafe.Offsetof(fuse.InitOut{}.Flags2)
 	outLen      = outFlags2 + 4
 )
-
-// minInitBuffer is the least that can be read from the descriptor at a time.
-const minInitBuffer = 8192
-
-var order = binary.NativeEndian
 
 // An agreement is what of an INIT reply both sides act by.
 type agreement struct {
@@ -83,16 +78,20 @@ func (s *Session) check() error {
 	case len(s.Request) < int(inLen) || len(s.Reply) < int(outLen):
 		return ErrNoResume
 	}
-	offered := uint64(order.Uint32(s.Request[inFlags:])) | uint64(order.Uint32(s.Request[inFlags2:]))<<32
-	if offered&fuse.CAP_HAS_RESEND == 0 {
+	if s.offered()&fuse.CAP_HAS_RESEND == 0 {
 		return ErrNoResume
 	}
 	return nil
 }
 
+// offered returns the flags of the kernel's INIT.
+func (s *Session) offered() uint64 {
+	return uint64(order.Uint32(s.Request[inFlags:])) | uint64(order.Uint32(s.Request[inFlags2:]))<<32
+}
+
 // readInit reads the INIT request, which the kernel sends when it mounts.
 func readInit(device int) ([]byte, error) {
-	buf := make([]byte, minInitBuffer)
+	buf := make([]byte, minRequest)
 	n, err := retry(func() (int, error) { return unix.Read(device, buf) })
 	if err != nil {
 		return nil, fmt.Errorf("read the kernel's INIT: %w", err)
@@ -109,48 +108,6 @@ func (s *Session) again() []byte {
 	order.PutUint32(request[inFlags:], uint32(have.flags))
 	order.PutUint32(request[inFlags2:], uint32(have.flags>>32))
 	return request
-}
-
-// newServer makes a go-fuse server, which can only begin by answering INIT. It
-// gets the request from a socket and puts the reply there; when the socket has
-// been replaced by the device (see connect), it never knows. Fd is the number of
-// its descriptor.
-func newServer(fsys *filesystem, options *fuse.MountOptions, request []byte) (srv *fuse.Server, fd int, reply []byte, err error) {
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, 0, nil, fmt.Errorf("socket pair: %w", err)
-	}
-	defer unix.Close(pair[0])
-	// Not 0, which go-fuse does not take for a number.
-	fd, err = unix.FcntlInt(uintptr(pair[1]), unix.F_DUPFD_CLOEXEC, 3)
-	unix.Close(pair[1])
-	if err != nil {
-		return nil, 0, nil, err
-	}
-	if _, err := unix.Write(pair[0], request); err != nil {
-		unix.Close(fd)
-		return nil, 0, nil, err
-	}
-	// From here on fd is the server's, which closes it if it fails, at the end of
-	// Serve, or when it is collected.
-	if srv, err = fuse.NewServer(fsys, fmt.Sprintf("/dev/fd/%d", fd), options); err != nil {
-		return nil, 0, nil, err
-	}
-	reply = make([]byte, minInitBuffer)
-	n, _, err := unix.Recvfrom(pair[0], reply, unix.MSG_DONTWAIT)
-	if err != nil {
-		return nil, 0, nil, fmt.Errorf("read the reply to INIT: %w", err)
-	}
-	return srv, fd, reply[:n], nil
-}
-
-// connect makes descriptor fd, which stays the same number, lead to what device
-// leads to.
-func connect(fd, device int) error {
-	if err := unix.Dup3(device, fd, unix.O_CLOEXEC); err != nil {
-		return fmt.Errorf("replace a descriptor: %w", err)
-	}
-	return nil
 }
 
 // retry calls f until no signal comes between.
