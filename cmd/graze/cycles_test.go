@@ -308,14 +308,16 @@ func (c *cycles) accounted(t *testing.T) {
 	var have, want []string
 	var folders []os.DirEntry
 	same := within(time.Minute, func() bool {
-		// It may take containerd some seconds to find out that the node is back. Then its
-		// garbage is what was removed while the node was away.
-		listed, err := c.ctd.try("snapshots", "--snapshotter", "graze", "ls")
+		// It may take containerd some seconds to find out that the node is back. What was
+		// removed while it was away is collected as garbage with the next removal.
+		_, err := c.ctd.try("snapshots", "--snapshotter", "graze", "prepare", "none")
 		if err != nil {
 			return false
 		}
+		c.ctd.ctr(t, "snapshots", "--snapshotter", "graze", "rm", "none")
 		c.ctd.ctr(t, "leases", "create", "--id", "none", "--expires", "1h")
 		c.ctd.ctr(t, "leases", "delete", "--sync", "none")
+		listed := c.ctd.ctr(t, "snapshots", "--snapshotter", "graze", "ls")
 		have, want = nil, nil
 		ctx := namespaces.WithNamespace(t.Context(), "default")
 		err = node.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
