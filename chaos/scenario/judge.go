@@ -3,6 +3,7 @@ package scenario
 import (
 	"context"
 	"fmt"
+	"os/exec"
 	"slices"
 	"time"
 )
@@ -96,10 +97,26 @@ func (p *play) judgeNodes(ctx context.Context, r *Report) error {
 	if e.Evicted {
 		r.check("room is made", evicted > 0, "%d chunks were evicted", evicted)
 	}
+	if e.Verified {
+		p.judgeKept(ctx, r)
+	}
 	if e.Quarantine {
 		return p.judgeLiar(ctx, r)
 	}
 	return nil
+}
+
+// judgeKept judges what the nodes have on their disks.
+func (p *play) judgeKept(ctx context.Context, r *Report) {
+	bad, said := 0, ""
+	for _, n := range p.cluster.nodes {
+		out, err := exec.CommandContext(ctx, p.cluster.binary, "verify", "--state", n.state).CombinedOutput()
+		if err != nil {
+			bad++
+			said = fmt.Sprintf("; %s: %v: %s", n.name, err, out)
+		}
+	}
+	r.check("what is kept is right", bad == 0, "%d nodes keep what is not%s", bad, said)
 }
 
 // judgeLiar judges what nodes have learned about the liar.

@@ -38,7 +38,7 @@ func (s *Scenario) on(r Running) (*Scenario, error) {
 			return nil, fmt.Errorf("step %d, %s: nodes that run can't be treated so; leave the nodes out, and the scenario makes its own", i+1, step)
 		}
 	}
-	if s.Expect.Bounded || s.Expect.Quarantine {
+	if s.Expect.Bounded || s.Expect.Quarantine || s.Expect.Verified {
 		return nil, errors.New("what it expects can only be seen in a cluster that it makes")
 	}
 	return &there, there.check()

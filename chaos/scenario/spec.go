@@ -176,6 +176,7 @@ type Expect struct {
 	Quarantine bool     `yaml:"quarantine"` // whoever got wrong bytes from the liar, and somebody did, avoids it
 	Rotten     bool     `yaml:"rotten"`     // nodes have found chunks that were wrong on their disks
 	Evicted    bool     `yaml:"evicted"`    // nodes have made room for other chunks
+	Verified   bool     `yaml:"verified"`   // 'graze verify' finds nothing wrong in what the nodes keep
 	Bounded    bool     `yaml:"bounded"`    // memory, descriptors, goroutines and disk of nodes don't grow; needs "metrics.listen": "127.0.0.1:7948"
 	Windows    []Window `yaml:"windows"`    // of what reaches the registry
 }
