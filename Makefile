@@ -26,8 +26,8 @@ test: lint ## all tests, with the race detector
 	scripts/debian-image.sh $(IMAGES)/debian-python
 	scripts/containerd2.sh $(CONTAINERD2)
 	scripts/ztoc.sh $(ZTOC)
-	GRAZE_IMAGES=$(IMAGES) GRAZE_CONTAINERD2=$(CONTAINERD2) GRAZE_ZTOC=$(ZTOC) go test -race -timeout 30m ./...
 	GRAZE_IMAGES=$(IMAGES) GRAZE_ZTOC=$(ZTOC) go test -run TruthDebianFormats ./cmd/graze
+	GRAZE_IMAGES=$(IMAGES) GRAZE_CONTAINERD2=$(CONTAINERD2) GRAZE_ZTOC=$(ZTOC) go test -race -timeout 45m ./...
 
 bench: ## the benchmarks of docs/measurements.md
 	scripts/need.sh skopeo containerd runc
