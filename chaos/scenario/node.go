@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -171,12 +172,19 @@ func (n *node) mount(ctx context.Context, ref string) error {
 	return nil
 }
 
-// unmount takes the mount away.
-func (n *node) unmount() error {
+// unmount takes the mount away, and waits until the node has noticed it: until
+// then it takes the same mount for one that is there.
+func (n *node) unmount(ctx context.Context) error {
 	if err := unix.Unmount(n.dir, 0); err != nil {
 		return fmt.Errorf("%s: unmount: %w", n.name, err)
 	}
-	return nil
+	return poll(ctx, func() error {
+		s, err := n.stats(ctx)
+		if slices.ContainsFunc(s.Mounts, func(m agent.MountStats) bool { return m.Dir == n.dir }) {
+			err = fmt.Errorf("%s still has the mount", n.name)
+		}
+		return err
+	})
 }
 
 // image returns what has been mounted, if something has.
