@@ -23,11 +23,10 @@ type ledger struct {
 	begin time.Time
 
 	mu    sync.Mutex
-	asked []time.Duration          // guarded by mu; when requests came
-	sent  []sending                // guarded by mu; bodies, when they ended
-	parts map[string][]interval    // guarded by mu; by digest
-	marks map[string]time.Duration // guarded by mu
-	lost  []time.Duration          // guarded by mu; when connections were refused
+	asked []time.Duration       // guarded by mu; when requests came
+	sent  []sending             // guarded by mu; bodies, when they ended
+	parts map[string][]interval // guarded by mu; by digest
+	lost  []time.Duration       // guarded by mu; when connections were refused
 }
 
 // A sending is the bytes of one body.
