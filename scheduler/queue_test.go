@@ -44,9 +44,12 @@ func TestGather(t *testing.T) {
 		{"demand behind prefetch", []row{{0, 9 * M, class(chunk.Prefetch)}, {9 * M, 9 * M, nil}}, 2},
 		{"read-ahead behind demand", []row{{0, M, nil}, {M, M, class(chunk.Readahead)}}, 2},
 		{"a class that has no slot", []row{{0, M, nil}, {M, M, class(chunk.Backfill)}}, 1},
-		{"overlap", []row{{0, M, nil}, {M - 10, M, nil}}, 2},
-		{"within another", []row{{0, M, nil}, {10, 20, nil}, {M, M, nil}}, 3},
-		{"the same place, later in it", []row{{0, M, nil}, {0, M, func(f *fetch) { f.span.Parts[0].At = 3 * M }}}, 2},
+		{"overlap", []row{{0, M, codec(chunk.Gzip)}, {M - 10, M, codec(chunk.Gzip)}}, 2},
+		{"overlap of raw spans", []row{{0, M, nil}, {M - 10, M, nil}}, 1},
+		{"within another", []row{{0, M, codec(chunk.Gzip)}, {10, 20, codec(chunk.Gzip)}, {M, M, codec(chunk.Gzip)}}, 3},
+		{"the same place, later in it", []row{{0, M, codec(chunk.Gzip)}, {0, M, func(f *fetch) {
+			f.span.Codec, f.span.Parts[0].At = chunk.Gzip, 3*M
+		}}}, 2},
 		{"gzip and deflate", []row{{0, M, codec(chunk.Gzip)}, {M, M, codec(chunk.Deflate)}}, 2},
 		{"raw and gzip", []row{{0, M, nil}, {M, M, codec(chunk.Gzip)}}, 1},
 		{"zstd and deflate", []row{{0, M, codec(chunk.Zstd)}, {M, M, codec(chunk.Deflate)}}, 1},
