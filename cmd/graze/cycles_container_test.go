@@ -80,10 +80,12 @@ func (p *runningContainer) hello(ctx context.Context) error {
 	return nil
 }
 
-// stop ends the container, which must have nothing to say.
+// stop ends the container, which must have nothing to say. Its client passes signals
+// on, but not from the moment on at which the program runs.
 func (p *runningContainer) stop() error {
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil { // it passes that on
-		return errors.Join(err, p.end())
+	kill := exec.Command(p.ctd.program("ctr"), "--address", p.ctd.socket(), "task", "kill", "--signal", "SIGTERM", p.id)
+	if out, err := kill.CombinedOutput(); err != nil {
+		return errors.Join(fmt.Errorf("%w: %s", err, out), p.cmd.Process.Kill(), p.end())
 	}
 	return p.end()
 }
