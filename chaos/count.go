@@ -19,7 +19,7 @@ type Counts struct {
 type counters struct{ Counts }
 
 // count adds an answer to the counts.
-func (r *Registry) count(req *http.Request, w *countedWriter) {
+func (r *Registry) count(req *http.Request, w *CountedWriter) {
 	client, _, err := net.SplitHostPort(req.RemoteAddr)
 	if err != nil {
 		client = req.RemoteAddr
@@ -31,9 +31,9 @@ func (r *Registry) count(req *http.Request, w *countedWriter) {
 		c.Status, c.Subjects, c.Clients = make(map[int]int64), make(map[string]int64), make(map[string]int64)
 	}
 	c.Requests++
-	c.Bytes += w.n
-	c.Status[w.status]++
-	c.Subjects[string(subjectOf(req.URL.Path))] += w.n
+	c.Bytes += w.Bytes
+	c.Status[w.Status]++
+	c.Subjects[string(subjectOf(req.URL.Path))] += w.Bytes
 	c.Clients[client]++
 }
 
@@ -46,29 +46,3 @@ func (r *Registry) Counts() Counts {
 	c.Status, c.Subjects, c.Clients = maps.Clone(c.Status), maps.Clone(c.Subjects), maps.Clone(c.Clients)
 	return c
 }
-
-// A countedWriter counts what is answered.
-type countedWriter struct {
-	http.ResponseWriter
-	status int
-	n      int64
-}
-
-func (w *countedWriter) WriteHeader(status int) {
-	if w.status == 0 {
-		w.status = status
-	}
-	w.ResponseWriter.WriteHeader(status)
-}
-
-func (w *countedWriter) Write(p []byte) (int, error) {
-	if w.status == 0 {
-		w.status = http.StatusOK
-	}
-	n, err := w.ResponseWriter.Write(p)
-	w.n += int64(n)
-	return n, err
-}
-
-// Unwrap is for http.ResponseController.
-func (w *countedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -80,7 +80,7 @@ func subjectOf(path string) Subject {
 
 // ServeHTTP implements http.Handler.
 func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	counted := &countedWriter{ResponseWriter: w}
+	counted := &CountedWriter{ResponseWriter: w}
 	defer func() { r.count(req, counted) }()
 	r.answer(counted, req)
 }

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"graze/chaos"
 	"graze/chaos/lab"
 )
 
@@ -47,20 +48,20 @@ func (l *ledger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	l.mu.Lock()
 	l.asked = append(l.asked, time.Since(l.begin))
 	l.mu.Unlock()
-	counted := &countedWriter{ResponseWriter: w}
+	counted := &chaos.CountedWriter{ResponseWriter: w}
 	defer func() { l.note(r, counted) }() // also when the connection is cut on purpose
 	l.next.ServeHTTP(counted, r)
 }
 
 // note takes down what was sent.
-func (l *ledger) note(r *http.Request, w *countedWriter) {
-	if r.Method != http.MethodGet || w.n == 0 {
+func (l *ledger) note(r *http.Request, w *chaos.CountedWriter) {
+	if r.Method != http.MethodGet || w.Bytes == 0 {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.sent = append(l.sent, sending{time.Since(l.begin), w.n})
-	if w.status >= 300 || !strings.Contains(r.URL.Path, "/blobs/") {
+	l.sent = append(l.sent, sending{time.Since(l.begin), w.Bytes})
+	if w.Status >= 300 || !strings.Contains(r.URL.Path, "/blobs/") {
 		return
 	}
 	var from int64
@@ -69,7 +70,7 @@ func (l *ledger) note(r *http.Request, w *countedWriter) {
 		from, _ = strconv.ParseInt(first, 10, 64)
 	}
 	digest := path.Base(r.URL.Path)
-	l.parts[digest] = append(l.parts[digest], interval{from, from + w.n})
+	l.parts[digest] = append(l.parts[digest], interval{from, from + w.Bytes})
 }
 
 // egress returns how many bytes of blobs were sent, and how many of them for the
@@ -149,29 +150,3 @@ func refusals(m *lab.Machine) (n int64, err error) {
 	}
 	return 0, fmt.Errorf("the kernel does not count resets")
 }
-
-// A countedWriter counts what is answered.
-type countedWriter struct {
-	http.ResponseWriter
-	status int
-	n      int64
-}
-
-func (w *countedWriter) WriteHeader(status int) {
-	if w.status == 0 {
-		w.status = status
-	}
-	w.ResponseWriter.WriteHeader(status)
-}
-
-func (w *countedWriter) Write(p []byte) (int, error) {
-	if w.status == 0 {
-		w.status = http.StatusOK
-	}
-	n, err := w.ResponseWriter.Write(p)
-	w.n += int64(n)
-	return n, err
-}
-
-// Unwrap is for http.ResponseController.
-func (w *countedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
