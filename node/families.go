@@ -7,11 +7,12 @@ import (
 	"graze/copies"
 	"graze/peer"
 	"graze/scheduler"
+	"graze/snapshotter"
 )
 
 // families are all metrics of a node. docs/operations.md lists them too; a test
 // compares the two.
-var families = slices.Concat(readFamilies, sourceFamilies, storeFamilies, servingFamilies, clusterFamilies, strangerFamilies)
+var families = slices.Concat(readFamilies, sourceFamilies, storeFamilies, servingFamilies, clusterFamilies, strangerFamilies, containerdFamilies)
 
 // one returns a reader of a family that has no labels.
 func one(read func(s *sample) int64) func(*sample, emitter) {
@@ -216,4 +217,14 @@ var strangerFamilies = []family{
 	}},
 	{"graze_members_ignored_total", counter, "Times that a member was ignored: its words can't be read, or there are too many.", nil, one(func(s *sample) int64 { return int64(s.gossip.BadMetadata + s.gossip.TooMany) })},
 	{"graze_holders_ignored_total", counter, "Holders that a redirect named and that are no members.", nil, one(func(s *sample) int64 { return s.sched.Cluster.Ignored })},
+}
+
+// containerdFamilies are about what containerd was answered.
+var containerdFamilies = []family{
+	{"graze_containerd_layers_total", counter, "Layers that containerd asked for, by why they are served lazily or pulled.", []string{"reason"}, func(s *sample, e emitter) {
+		for _, reason := range snapshotter.Reasons() {
+			e.value(s.snaps.Layers[reason], string(reason))
+		}
+	}},
+	{"graze_containerd_views", gauge, "Views of images that containers use, each of which is a mount.", nil, one(func(s *sample) int64 { return int64(s.snaps.Views) })},
 }

@@ -13,6 +13,7 @@ import (
 	"graze/origin"
 	"graze/peer"
 	"graze/scheduler"
+	"graze/snapshotter"
 )
 
 // Metrics are read from the parts of a node when somebody asks for them. Their
@@ -50,6 +51,7 @@ type sample struct {
 	gossip   dht.Stats
 	outside  OutsideStats
 	seeds    struct{ images, spans, have int64 }
+	snaps    snapshotter.Stats
 }
 
 // sample reads all parts of the node.
@@ -84,6 +86,9 @@ func (n *Node) sample() *sample {
 		if n.members.outside != nil {
 			s.outside = n.members.outside.stats()
 		}
+	}
+	if n.snaps != nil {
+		s.snaps = n.snaps.Stats()
 	}
 	if n.seeds != nil {
 		for _, one := range n.seeds.List() {

@@ -15,10 +15,13 @@ import (
 	"testing"
 	"time"
 
+	ctdsnapshots "github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"graze/latency"
+	"graze/snapshotter"
 )
 
 var update = flag.Bool("update", false, "rewrite the list of metrics in the documents")
@@ -132,9 +135,34 @@ func TestMetricNames(t *testing.T) {
 			t.Errorf("%s is a %s", f.name, f.kind)
 		}
 		for _, l := range f.labels {
-			if !slices.Contains([]string{"op", "result", "source", "class", "cause", "kind", "state", "way", "answer"}, l) {
+			if !slices.Contains([]string{"op", "result", "source", "class", "cause", "kind", "state", "way", "answer", "reason"}, l) {
 				t.Errorf("%s has the label %s, whose values may be many", f.name, l)
 			}
+		}
+	}
+}
+
+// What containerd is answered is counted by its reason.
+func TestReasonsAreCounted(t *testing.T) {
+	n := openMember(t, Config{Containerd: &ContainerdConfig{Socket: filepath.Join(t.TempDir(), "sock"), Policies: []string{"registry.example/** pull"}}})
+	defer n.Close()
+	ctx := namespaces.WithNamespace(t.Context(), "default")
+	for i, image := range []string{"registry.example/a:1", "registry.example/b:1", ""} {
+		labels := map[string]string{
+			"containerd.io/snapshot.ref":           fmt.Sprintf("sha256:%064d", i),
+			"containerd.io/snapshot/cri.image-ref": image,
+		}
+		if _, err := n.snaps.Prepare(ctx, fmt.Sprintf("extract-%d", i), "", ctdsnapshots.WithLabels(labels)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	srv := httptest.NewServer(n.monitor(false))
+	defer srv.Close()
+	_, body := get(t, srv.URL+"/metrics")
+	for reason, want := range map[snapshotter.Reason]int{snapshotter.ByPolicy: 2, snapshotter.Unnamed: 1, snapshotter.Lazy: 0} {
+		line := fmt.Sprintf("graze_containerd_layers_total{reason=%q} %d\n", reason, want)
+		if !strings.Contains(body, line) {
+			t.Errorf("no %q among the metrics", line)
 		}
 	}
 }

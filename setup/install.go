@@ -24,6 +24,7 @@ type Options struct {
 	Binary           string // graze itself; default: /usr/local/bin/graze
 	Socket           string // the snapshotter's; default: DefaultSocket
 	SnapshotRoot     string // folder of the snapshots; default: /var/lib/graze/containerd
+	State            string // the node's state folder; default: /var/lib/graze
 
 	// MapsIDs says that the kernel maps the owners of files in FUSE mounts, as Linux
 	// does since 6.12. Then pods in user namespaces share the mount of their image.
@@ -61,7 +62,8 @@ func (o Options) withDefaults() (Options, error) {
 	o.Binary = cmp.Or(o.Binary, "/usr/local/bin/graze")
 	o.Socket = cmp.Or(o.Socket, DefaultSocket)
 	o.SnapshotRoot = cmp.Or(o.SnapshotRoot, "/var/lib/graze/containerd")
-	for _, path := range []string{o.ContainerdConfig, o.NodeConfig, o.Unit, o.Binary, o.Socket, o.SnapshotRoot} {
+	o.State = cmp.Or(o.State, "/var/lib/graze")
+	for _, path := range []string{o.ContainerdConfig, o.NodeConfig, o.Unit, o.Binary, o.Socket, o.SnapshotRoot, o.State} {
 		if !filepath.IsAbs(path) {
 			return o, fmt.Errorf("%s is not an absolute path", path)
 		}

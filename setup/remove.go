@@ -43,6 +43,12 @@ func Remove(o Options, force bool) (*Plan, error) {
 			return nil, err
 		}
 		if p.changes(o.Unit) {
+			// Else systemd, or the keeper, would hold the mounts for a node to come.
+			unmount := []string{o.Binary, "umount", "--all", "--state", o.State}
+			if force {
+				unmount = append(unmount, "--force")
+			}
+			p.Steps = append(p.Steps, unmount)
 			p.then("systemctl stop graze", "systemctl daemon-reload")
 		}
 	}

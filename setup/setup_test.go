@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -272,8 +273,10 @@ func TestInstallFresh(t *testing.T) {
 	m.do(t, Install)
 	checkWithContainerd(t, m)
 	unit := m.files(t)["/etc/systemd/system/graze.service"]
-	if !strings.Contains(unit, "ExecStart=/usr/local/bin/graze node --config /etc/graze/node.toml\n") {
-		t.Errorf("unit:\n%s", unit)
+	for _, line := range []string{"ExecStart=/usr/local/bin/graze node --config /etc/graze/node.toml", "FileDescriptorStorePreserve=yes"} {
+		if !strings.Contains(unit, line+"\n") {
+			t.Errorf("unit has no line %q:\n%s", line, unit)
+		}
 	}
 	// As 'systemctl enable' does.
 	wants := filepath.Join(m.root, "etc/systemd/system/multi-user.target.wants")
@@ -337,7 +340,14 @@ func TestRemoveInUse(t *testing.T) {
 	if _, err := removal(Options{Root: m.root}); !errors.As(err, &inUse) || inUse.Snapshots != 1 {
 		t.Errorf("%v", err)
 	}
-	if _, err := Remove(Options{Root: m.root}, true); err != nil {
-		t.Error("by force: ", err)
+	p, err := Remove(Options{Root: m.root}, true)
+	if err != nil {
+		t.Fatal("by force: ", err)
+	}
+	unmount := []string{"/usr/local/bin/graze", "umount", "--all", "--state", "/var/lib/graze", "--force"}
+	stop := []string{"systemctl", "stop", "graze"}
+	i := slices.IndexFunc(p.Steps, func(step []string) bool { return slices.Equal(step, unmount) })
+	if i < 0 || i+1 == len(p.Steps) || !slices.Equal(p.Steps[i+1], stop) {
+		t.Errorf("the steps %q do not take the mounts away before the service is stopped", p.Steps)
 	}
 }

@@ -5,8 +5,8 @@ import "fmt"
 // unit returns the systemd unit of a node.
 //
 // The node must be there before containerd, which asks it for snapshots at once.
-// Its mounts outlive it: systemd holds their descriptors from version 254 on, and
-// before that a keeper, a process of the service that neither KillMode nor OOMPolicy
+// Its mounts outlive it, stopped or restarted: systemd holds their descriptors from
+// version 254 on, and before that a keeper, a process of the service that neither KillMode nor OOMPolicy
 // ends with the node. A restart that fails is tried again for ever: containers wait.
 func unit(o Options) string {
 	return fmt.Sprintf(`# Made by 'graze install', taken away by 'graze uninstall'.
@@ -22,6 +22,7 @@ Restart=always
 RestartSec=1
 NotifyAccess=main
 FileDescriptorStoreMax=4096
+FileDescriptorStorePreserve=yes
 KillMode=process
 OOMPolicy=continue
 TimeoutStopSec=30

@@ -26,6 +26,11 @@ const (
 	Unsupported Reason = "unsupported"   // anything else; the log and 'graze ps' have the error
 )
 
+// Reasons returns all reasons there are.
+func Reasons() []Reason {
+	return []Reason{Lazy, ByPolicy, Small, Fetched, Unnamed, NoIndex, NotFound, Denied, Unavailable, Corrupt, Unsupported}
+}
+
 // ErrNoIndex is how Images report that a layer has no index and none may be made.
 var ErrNoIndex = errors.New("layer has no index")
 

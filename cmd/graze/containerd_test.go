@@ -26,6 +26,7 @@ type containerdConfig struct {
 	bin     string // folder of version 2; "" for the system's version 1
 	graze   string // socket of graze as its snapshotter; "" for none
 	silent  bool   // whether clients do not tell graze which image they pull
+	hidden  bool   // whether graze is not told where containerd is
 	cri     bool   // whether it answers kubelet
 	sandbox string // image of CRI's sandboxes; "" for containerd's own choice
 

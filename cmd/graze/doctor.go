@@ -48,12 +48,15 @@ as it could.`,
 			if c.Flags().Changed("state") {
 				f.State = o.state
 			}
+			if !c.Flags().Changed("containerd") {
+				cfg.Containerd = f.Containerd.Address
+			}
 			cfg.Images = images
 			return o.examine(c.Context(), &f, cfg)
 		},
 	}
 	c.Flags().StringVar(&file, "config", defaultNodeConfig, "the node's settings")
-	c.Flags().StringVar(&cfg.Containerd, "containerd", "/run/containerd/containerd.sock", "containerd's socket; \"\": none is used")
+	c.Flags().StringVar(&cfg.Containerd, "containerd", "", "containerd's socket, or \"\" if none is used (default: that of the node's settings)")
 	c.Flags().StringArrayVar(&cfg.Registries, "registry", nil, "registry to be reached, beside those of hosts-dir; may be given several times")
 	c.Flags().BoolVar(&o.json, "json", false, "print JSON")
 	return c

@@ -19,7 +19,7 @@ func TestDoctor(t *testing.T) {
 	ref := reg.push(t, smallImage(t, imagetest.Gzip(6)), "small:1")
 	dir := t.TempDir()
 	config := filepath.Join(dir, "node.toml")
-	if err := os.WriteFile(config, fmt.Appendf(nil, "state = %q\n[cri]\nsocket = %q\ncontainerd = %q\n", dir+"/state", dir+"/cri.sock", dir+"/none.sock"), 0o600); err != nil {
+	if err := os.WriteFile(config, fmt.Appendf(nil, "state = %q\n[cri]\nsocket = %q\n[containerd]\naddress = %q\n", dir+"/state", dir+"/cri.sock", dir+"/none.sock"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	startFileNode(t, config)
@@ -47,7 +47,7 @@ func TestDoctor(t *testing.T) {
 	if code != 0 {
 		t.Errorf("exit code %d with %v", code, found)
 	}
-	found, code = levels("--containerd", dir+"/none.sock", reg.addr+"/none:1")
+	found, code = levels(reg.addr + "/none:1")
 	if code != 1 || found["containerd"] != doctor.Fail || found["image"] != doctor.Fail {
 		t.Errorf("exit code %d with %v", code, found)
 	}

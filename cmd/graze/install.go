@@ -82,7 +82,12 @@ func newUninstall(o *options) *cobra.Command {
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
-			i.SnapshotRoot = f.snapshotRoot()
+			if filepath.Clean(i.Root) == "/" {
+				if i.Binary, err = os.Executable(); err != nil {
+					return err
+				}
+			}
+			i.SnapshotRoot, i.State = f.snapshotRoot(), f.State
 			plan, err := setup.Remove(i.Options, i.force)
 			if err != nil {
 				return err
@@ -165,7 +170,6 @@ func (i *installOptions) nodeSettings() (f nodeFile, err error) {
 		return f, err
 	}
 	f.Containerd.Socket = setup.DefaultSocket
-	f.Containerd.Address = f.CRI.Containerd
 	f.CRI.Socket = "/run/graze/cri.sock"
 	const certs = "/etc/containerd/certs.d"
 	if st, err := os.Stat(filepath.Join(i.Root, certs)); err == nil && st.IsDir() {
@@ -195,7 +199,7 @@ func (o *options) carryOut(ctx context.Context, plan *setup.Plan, i *installOpti
 	}
 	for _, step := range plan.Steps {
 		if i.now && !i.dryRun {
-			if err := systemctl(ctx, i.Root, step); err != nil {
+			if err := runStep(ctx, i.Root, step); err != nil {
 				return err
 			}
 			fmt.Fprintf(o.stdout, "done: %s\n", strings.Join(step, " "))
@@ -209,8 +213,8 @@ func (o *options) carryOut(ctx context.Context, plan *setup.Plan, i *installOpti
 	return nil
 }
 
-// systemctl runs a command of systemd's, that of another root if given.
-func systemctl(ctx context.Context, root string, step []string) error {
+// runStep runs a command, such as one of systemd's, that of another root if given.
+func runStep(ctx context.Context, root string, step []string) error {
 	cmd := exec.CommandContext(ctx, step[0], step[1:]...)
 	if filepath.Clean(root) != "/" {
 		// The program is looked for where it will run.

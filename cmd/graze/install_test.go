@@ -38,8 +38,8 @@ func testInstalled(t *testing.T, cfg containerdConfig) {
 		if original, err = os.ReadFile(config); err != nil {
 			t.Fatal(err)
 		}
-		text := fmt.Sprintf("state = %q\n[containerd]\nsocket = %q\naddress = %q\nsmall-image = \"\"\n[cri]\nsocket = %q\ncontainerd = %q\n",
-			dir+"/state", dir+"/graze.sock", socket, dir+"/cri.sock", socket)
+		text := fmt.Sprintf("state = %q\n[containerd]\nsocket = %q\naddress = %q\nsmall-image = \"\"\n[cri]\nsocket = %q\n",
+			dir+"/state", dir+"/graze.sock", socket, dir+"/cri.sock")
 		if err := os.WriteFile(settings, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -57,7 +57,7 @@ func testInstalled(t *testing.T, cfg containerdConfig) {
 	}
 	ctd := startContainerdWith(t, cfg)
 	startFileNode(t, settings)
-	if out, code := grazeCode(t, "doctor", "--config", settings, "--containerd", ctd.socket(), "--registry", door.addr); code != 0 {
+	if out, code := grazeCode(t, "doctor", "--config", settings, "--registry", door.addr); code != 0 {
 		t.Errorf("doctor finds\n%s", out)
 	}
 

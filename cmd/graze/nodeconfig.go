@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -23,7 +24,7 @@ type nodeFile struct {
 	Verbose      bool     `toml:"verbose" doc:"say more on standard error"`
 
 	Registry   registryFile   `toml:"registry" doc:"how registries are reached"`
-	CRI        criFile        `toml:"cri" doc:"kubelet's image service; without socket the node does not serve it"`
+	CRI        criFile        `toml:"cri" doc:"kubelet's image service, which goes on to containerd.address; without socket the node does not serve it"`
 	Metrics    metricsFile    `toml:"metrics" doc:"what the node tells of itself by HTTP: /metrics for Prometheus, /healthz, /readyz"`
 	Containerd containerdFile `toml:"containerd" doc:"the node as a snapshotter of containerd; without socket it is none"`
 	Cluster    clusterFile    `toml:"cluster" doc:"the node's place in a cluster; without key-file it works alone"`
@@ -45,7 +46,6 @@ type registryFile struct {
 // A criFile says how the node stands between kubelet and containerd.
 type criFile struct {
 	Socket     string   `toml:"socket" doc:"socket for kubelet's image-service-endpoint, such as \"/run/graze/cri.sock\""`
-	Containerd string   `toml:"containerd" doc:"containerd's socket, which the calls go on to"`
 	VerdictAge duration `toml:"verdict-age" doc:"how long a registry's yes to a user counts for further pulls from the same repository"`
 	Outage     string   `toml:"outage" doc:"pulls of images that are here while the registry can't be asked: \"allow-cached\" (users to whom it said yes before), \"deny\" or \"allow\""`
 }
@@ -58,7 +58,7 @@ type metricsFile struct {
 type containerdFile struct {
 	Socket     string   `toml:"socket" doc:"socket on which containerd finds the snapshotter, such as \"/run/graze/containerd.sock\""`
 	Root       string   `toml:"root" doc:"folder of the snapshots, with the containers' writable layers; \"\": containerd in the state folder"`
-	Address    string   `toml:"address" doc:"containerd's own socket: the images of clients that don't name them are looked for there; \"\": they are not"`
+	Address    string   `toml:"address" doc:"containerd's own socket: calls of kubelet's image service go on to it, and the images of clients that don't name them are looked for there; \"\": none"`
 	Policies   []string `toml:"policies" doc:"how images are served, \"PATTERN MODE [require-index]\", the first that matches: lazy-or-pull (also where none matches), lazy-or-fail or pull"`
 	SmallImage fileSize `toml:"small-image" doc:"images below this size are pulled; \"\": none"`
 }
@@ -102,11 +102,11 @@ func defaultNodeFile() nodeFile {
 		KeepMounts:   keepAuto,
 		Registry:     registryFile{PlainHosts: []string{}, Stale: "allow", UnverifiedTOC: "refuse"},
 		CRI: criFile{
-			Containerd: "/run/containerd/containerd.sock",
 			VerdictAge: duration(5 * time.Minute),
 			Outage:     cri.AllowCached.String(),
 		},
 		Containerd: containerdFile{
+			Address:    "/run/containerd/containerd.sock",
 			Policies:   []string{},
 			SmallImage: fileSize{defaultSmallImage},
 		},
@@ -268,8 +268,11 @@ func (f *nodeFile) setCredentials(cfg *node.Config) (err error) {
 		return fmt.Errorf("cri.outage: %w", err)
 	}
 	if f.CRI.Socket != "" {
+		if f.Containerd.Address == "" {
+			return errors.New("cri.socket needs containerd.address, which calls go on to")
+		}
 		cfg.CRI = &cri.Config{
-			Socket: f.CRI.Socket, Containerd: f.CRI.Containerd,
+			Socket: f.CRI.Socket, Containerd: f.Containerd.Address,
 			VerdictAge: time.Duration(f.CRI.VerdictAge), Outage: outage,
 		}
 	}

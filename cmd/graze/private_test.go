@@ -165,7 +165,7 @@ func TestPrivateImages(t *testing.T) {
 	ctd := startContainerdWith(t, containerdConfig{cri: true})
 	state, run := t.TempDir(), t.TempDir()
 	config := filepath.Join(run, "node.toml")
-	text := fmt.Sprintf("state = %q\nkeep-mounts = \"nobody\"\n[cri]\nsocket = %q\ncontainerd = %q\nverdict-age = \"1ns\"\n",
+	text := fmt.Sprintf("state = %q\nkeep-mounts = \"nobody\"\n[cri]\nsocket = %q\nverdict-age = \"1ns\"\n[containerd]\naddress = %q\n",
 		state, run+"/cri.sock", ctd.dir+"/sock")
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -273,7 +273,7 @@ func TestCredentialsSurvive(t *testing.T) {
 	ctd := startContainerdWith(t, containerdConfig{cri: true})
 	state, run := t.TempDir(), t.TempDir()
 	config := filepath.Join(run, "node.toml")
-	text := fmt.Sprintf("state = %q\nread-deadline = \"20s\"\n[cri]\nsocket = %q\ncontainerd = %q\n", state, run+"/cri.sock", ctd.dir+"/sock")
+	text := fmt.Sprintf("state = %q\nread-deadline = \"20s\"\n[cri]\nsocket = %q\n[containerd]\naddress = %q\n", state, run+"/cri.sock", ctd.dir+"/sock")
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,14 @@ func startRig(t testing.TB, cfg containerdConfig, tables string) *rig {
 func (r *rig) join(t testing.TB, cfg containerdConfig, tables, key string, contacts []string) *rig {
 	t.Helper()
 	cfg.graze = filepath.Join(t.TempDir(), "graze.sock")
-	text := fmt.Sprintf("[containerd]\nsocket = %q\nsmall-image = \"\"\n%s", cfg.graze, tables)
+	if cfg.dir == "" {
+		cfg.dir = t.TempDir()
+	}
+	address := cfg.dir + "/sock"
+	if cfg.hidden {
+		address = ""
+	}
+	text := fmt.Sprintf("[containerd]\nsocket = %q\naddress = %q\nsmall-image = \"\"\n%s", cfg.graze, address, tables)
 	out := &rig{reg: r.reg}
 	out.node = startNodeWith(t, text, key, "node", "", contacts)
 	out.ctd = startContainerdWith(t, cfg)

@@ -23,8 +23,8 @@ import (
 )
 
 // findImages are settings by which graze finds out itself what is being pulled.
-func findImages(socket, registry string) string {
-	return fmt.Sprintf("address = %q\n[registry]\nplain-http-hosts = [%q]\n", socket, registry)
+func findImages(registry string) string {
+	return fmt.Sprintf("[registry]\nplain-http-hosts = [%q]\n", registry)
 }
 
 // TestContainerdSilent pulls with clients that don't tell which image they pull.
@@ -43,12 +43,8 @@ func TestContainerdSilent(t *testing.T) {
 			containerds(t, func(t *testing.T, cfg containerdConfig) {
 				needFUSE(t)
 				only := &rig{reg: startRegistry(t)}
-				cfg.silent, cfg.dir = true, t.TempDir()
-				tables := ""
-				if row.ask {
-					tables = findImages(cfg.dir+"/sock", only.reg.addr)
-				}
-				r := only.join(t, cfg, tables, "", nil)
+				cfg.silent, cfg.hidden = true, !row.ask
+				r := only.join(t, cfg, findImages(only.reg.addr), "", nil)
 				ref, _ := r.probeImage(t, "silent", 1, imagetest.Gzip(6))
 				graze(t, "index", "--state", t.TempDir(), "--push", ref)
 				r.ctd.ctr(t, "image", "pull", "--plain-http", "--snapshotter", "graze", ref)
