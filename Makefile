@@ -21,13 +21,14 @@ demo: build ## a Debian image with python3: mounted lazily, next to a full pull;
 lint: ## formatting, vet, static analysis and known vulnerabilities
 	scripts/lint.sh
 
-test: lint ## all tests, with the race detector
+test: lint ## all tests, with the race detector, and the parsers of images fuzzed
 	scripts/need.sh gcc libc6-dev zlib1g-dev skopeo containerd runc umoci fuse3 protobuf-compiler pigz zstd attr iproute2
 	scripts/debian-image.sh $(IMAGES)/debian-python
 	scripts/containerd2.sh $(CONTAINERD2)
 	scripts/ztoc.sh $(ZTOC)
 	GRAZE_IMAGES=$(IMAGES) GRAZE_ZTOC=$(ZTOC) go test -run TruthDebianFormats ./cmd/graze
 	GRAZE_IMAGES=$(IMAGES) GRAZE_CONTAINERD2=$(CONTAINERD2) GRAZE_ZTOC=$(ZTOC) go test -race -timeout 45m ./...
+	GRAZE_ZTOC=$(ZTOC) scripts/fuzz.sh 30s image
 
 bench: ## the benchmarks of docs/measurements.md
 	scripts/need.sh skopeo containerd runc

@@ -18,6 +18,7 @@ import (
 var mayImport = map[string][]string{
 	"chunk":                {},
 	"image":                {"chunk"},
+	"image/fixture":        {},
 	"image/inflate":        {},
 	"image/codec":          {"chunk", "image/inflate"},
 	"image/toc":            {"chunk", "image"},

@@ -1,11 +1,33 @@
-#!/bin/sh
-# fuzz.sh TIME: runs every fuzz target of the repository for TIME, one by one.
-set -eu
+#!/bin/bash
+# fuzz.sh TIME [FOLDER]: runs every fuzz target below FOLDER for TIME, as many at a
+# time as there are processors, and prints a line for each. It fails if one has found
+# something: then the report and the input are printed, and the input is among the
+# target's seeds.
+set -euo pipefail
 cd "$(dirname "$0")/.."
+time=$1
 
-git grep -lE '^func Fuzz' -- '*_test.go' | while read -r file; do
-	grep -oE '^func Fuzz[A-Za-z0-9_]*' "$file" | while read -r _ name; do
-		echo "fuzz: $(dirname "$file") $name"
-		go test -run '^$' -fuzz "^$name\$" -fuzztime "$1" -fuzzminimizetime 100x "./$(dirname "$file")"
+# one PACKAGE TARGET fuzzes one target.
+one() {
+	local log
+	log=$(mktemp)
+	if go test -run '^$' -fuzz "^$2\$" -fuzztime "$time" -fuzzminimizetime 100x -parallel 1 "$1" >"$log" 2>&1; then
+		echo "fuzz: ok $1 $2: $(sed -n 's/^fuzz: elapsed: //p' "$log" | tail -1)"
+		rm "$log"
+		return
+	fi
+	echo "fuzz: FAIL $1 $2"
+	cat "$log"
+	sed -n 's/^ *Failing input written to //p' "$log" | while read -r input; do
+		echo "$1/$input:"
+		cat "$1/$input"
 	done
-done
+	rm "$log"
+	return 1
+}
+export -f one
+export time
+
+git grep -oE '^func Fuzz[A-Za-z0-9_]*' -- "${2:-.}/*_test.go" |
+	sed -E 's|^(.*)/[^/]*:func (.*)$|./\1 \2|' |
+	xargs -P "$(nproc)" -n 2 bash -c 'one "$@"' fuzz

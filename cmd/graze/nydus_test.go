@@ -7,12 +7,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
 
+	"graze/image/fixture"
 	"graze/image/imagetest"
 	"graze/image/rafs/rafstest"
 )
@@ -316,17 +315,8 @@ func TestNydusSharesChunks(t *testing.T) {
 // them.
 func TestNydusFixtures(t *testing.T) {
 	needFUSE(t)
-	dir := os.Getenv("GRAZE_FIXTURES")
-	if dir == "" {
-		t.Skip("GRAZE_FIXTURES does not name the folder of real images")
-	}
-	read := func(name string) []byte {
-		p, err := os.ReadFile(filepath.Join(dir, "nydus", name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return p
-	}
+	read := func(name string) []byte { return fixture.Read(t, name) }
+	read("README.md") // skips before anything is started
 	reg := startRegistry(t)
 	const texture = "nydus/tests/texture/"
 	for i, tt := range []struct {

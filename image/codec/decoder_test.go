@@ -16,6 +16,7 @@ import (
 	"github.com/pierrec/lz4/v4"
 
 	"graze/chunk"
+	"graze/image/fixture"
 	"graze/image/inflate"
 )
 
@@ -436,6 +437,11 @@ func FuzzDecode(f *testing.F) {
 	f.Add(gz(f, gzip.Header{}, p)[inflate.HeaderLen:], uint8(chunk.Deflate), uint8(0), uint16(0), uint16(5000))
 	f.Add(zst(f, p), uint8(chunk.Zstd), uint8(0), uint16(0), uint16(5000))
 	f.Add(p, uint8(chunk.Raw), uint8(0), uint16(0), uint16(5000))
+	const texture = "nydus/tests/texture/"
+	if p := fixture.Seed(f, texture+"zstd/2fa78cad554b75ac91a4a125ed148d0ddeb25efa4aaa8bd80e5dc292690a4dca.zst"); p != nil {
+		f.Add(p, uint8(chunk.Zstd), uint8(0), uint16(0), uint16(5000))
+		f.Add(fixture.Seed(f, texture+"zran/zran-two-streams.tar.gz"), uint8(chunk.Gzip), uint8(0), uint16(0), uint16(5000))
+	}
 	var d Decoder
 	f.Fuzz(func(t *testing.T, enc []byte, codec, bits uint8, at, size uint16) {
 		s := chunk.Span{Off: 17, Len: int64(len(enc)), Codec: chunk.Codec(codec), Bits: bits, Start: 99, Parts: []chunk.Part{

@@ -3,6 +3,8 @@ package estargz
 import (
 	"testing"
 
+	"graze/image/fixture"
+
 	writer "github.com/containerd/stargz-snapshotter/estargz"
 )
 
@@ -10,6 +12,9 @@ func FuzzFooter(f *testing.F) {
 	f.Add(writer.CreateGzipFooter([]byte("SG\x16\x0000000000000003b4STARGZ")), int64(1000))
 	f.Add(writer.CreateGzipFooter([]byte("00000000000003b4STARGZ")), int64(1000))
 	f.Add(writer.CreateGzipFooter([]byte("SG\x11\x00STARGZEXTERNALTOC")), int64(1000))
+	if p := fixture.Seed(f, "snapshotter/pkg/stargz/testdata/stargzfooter.bin"); p != nil {
+		f.Add(p, int64(1<<20))
+	}
 	f.Fuzz(func(t *testing.T, tail []byte, size int64) {
 		size = max(size, int64(len(tail)))
 		foot, err := parseFooter(tail, size)
@@ -30,6 +35,11 @@ func FuzzOpen(f *testing.F) {
 	blob, annotations := build(f, sample()[:10])
 	f.Add(blob, annotations[TOCDigestAnnotation])
 	f.Add(legacy(f, nil), "")
+	for _, name := range []string{"upper", "lower"} {
+		if p := fixture.Seed(f, "nydus-history/"+name+".stargz"); p != nil {
+			f.Add(p, "")
+		}
+	}
 	f.Add(layerOf(f, tocOf(`{"name":"a","type":"reg","size":9,"chunkDigest":"D"}`), 100), "")
 	f.Fuzz(func(t *testing.T, blob []byte, digest string) {
 		annotations := map[string]string{TOCDigestAnnotation: digest}

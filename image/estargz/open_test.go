@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,6 +18,7 @@ import (
 
 	"graze/chunk"
 	"graze/image"
+	"graze/image/fixture"
 	"graze/image/toc"
 )
 
@@ -289,14 +288,7 @@ func (r *secondFails) ReadRange(ctx context.Context, off, n int64) (io.ReadClose
 
 // TestSampleTOC opens a TOC from the tests of another reader of the format.
 func TestSampleTOC(t *testing.T) {
-	dir := os.Getenv("GRAZE_FIXTURES")
-	if dir == "" {
-		t.Skip("GRAZE_FIXTURES is not set")
-	}
-	table, err := os.ReadFile(filepath.Join(dir, "nydus/nydus/tests/texture/stargz/estargz_sample.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := fixture.Read(t, "nydus/tests/texture/stargz/estargz_sample.json")
 	l, err := Open(t.Context(), &ranger{p: layerOf(t, string(table), 1<<20)}, Config{Blob: testBlob, Unverified: Accept})
 	if err != nil {
 		t.Fatal(err)

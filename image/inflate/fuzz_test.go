@@ -10,6 +10,8 @@ import (
 	"slices"
 	"testing"
 
+	"graze/image/fixture"
+
 	"github.com/klauspost/compress/flate"
 )
 
@@ -159,6 +161,11 @@ func FuzzGzip(f *testing.F) {
 	f.Add(member(f, stdgzip.Header{}, p))
 	f.Add(append(member(f, full, p), member(f, full, nil)...))
 	f.Add(withCRC(member(f, stdgzip.Header{}, nil)))
+	for _, name := range []string{"zlib_sample.txt", "zran-single-stream.tar", "zran-two-streams.tar", "zran-zero-file.tar"} {
+		if p := fixture.Seed(f, "nydus/tests/texture/zran/"+name+".gz"); p != nil {
+			f.Add(p)
+		}
+	}
 	f.Fuzz(func(t *testing.T, enc []byte) {
 		got, _, _, err := gunzip(bytes.NewReader(enc), 1000)
 		if err != nil && !errors.Is(err, ErrCorrupt) && err != io.ErrUnexpectedEOF {

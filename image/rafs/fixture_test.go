@@ -7,6 +7,7 @@ import (
 
 	"graze/chunk"
 	"graze/image"
+	"graze/image/fixture"
 )
 
 // TestRealBlobs opens real images and verifies all chunks of their blobs.
@@ -19,7 +20,7 @@ func TestRealBlobs(t *testing.T) {
 		"extracted/v6-inline-from-2fa78cad.boot":               texture + "toc/2fa78cad554b75ac91a4a125ed148d0ddeb25efa4aaa8bd80e5dc292690a4dca",
 	} {
 		t.Run(boot[strings.LastIndex(boot, "/")+1:], func(t *testing.T) {
-			verifyReal(t, fixture(t, boot), fixture(t, blob))
+			verifyReal(t, fixture.Read(t, boot), fixture.Read(t, blob))
 		})
 	}
 }
@@ -49,11 +50,11 @@ func TestRealMeta(t *testing.T) {
 		texture + "bootstrap/rafs-v6-2.2.boot":   texture + "blobs/be7d77eeb719f70884758d1aa800ed0fb09d701aaec469964e9d54325f0d5fef",
 		"extracted/v6-inline-from-2fa78cad.boot": texture + "toc/2fa78cad554b75ac91a4a125ed148d0ddeb25efa4aaa8bd80e5dc292690a4dca",
 	} {
-		b, err := Parse(fixture(t, boot))
+		b, err := Parse(fixture.Read(t, boot))
 		if err != nil {
 			t.Fatal(err)
 		}
-		data := ranger(fixture(t, blob))
+		data := ranger(fixture.Read(t, blob))
 		one := &b.blobs[0]
 		toc := map[string]tocEntry{}
 		if one.tocDigest != [32]byte{} {
@@ -102,9 +103,9 @@ func TestRealMeta(t *testing.T) {
 // is left, but that of the same chunks uncompressed: it is rewritten.
 func TestRealLZ4(t *testing.T) {
 	const texture = "nydus/tests/texture/repeatable/"
-	data := fixture(t, texture+"blobs/d7b86b1e74e316fe945741d1a9fa1b271459fe41481e304977659e0c6ecf56ac")
-	raw := fixture(t, texture+"blobs/7334a2594e133cf8ae364189c2276b090fc490c627bcc3fb1077f0419a538e00")
-	boot := bytes.Clone(fixture(t, texture+"sha256-nocompress-repeatable"))
+	data := fixture.Read(t, texture+"blobs/d7b86b1e74e316fe945741d1a9fa1b271459fe41481e304977659e0c6ecf56ac")
+	raw := fixture.Read(t, texture+"blobs/7334a2594e133cf8ae364189c2276b090fc490c627bcc3fb1077f0419a538e00")
+	boot := bytes.Clone(fixture.Read(t, texture+"sha256-nocompress-repeatable"))
 	b, err := Parse(boot)
 	if err != nil {
 		t.Fatal(err)
@@ -180,10 +181,13 @@ func lz4Length(t *testing.T, p []byte, n int) int {
 	}
 }
 
+// realZRan is the chunk information of a real layer with contexts.
+const realZRan = "nydus/tests/texture/zran/233c72f2b6b698c07021c4da367cfe2dff4f049efbaa885ca0ff760ea297865a.blob.meta"
+
 // TestRealZRan parses the chunk information of a real layer that is read from
 // contexts on. The layer itself is lost.
 func TestRealZRan(t *testing.T) {
-	p := fixture(t, "nydus/tests/texture/zran/233c72f2b6b698c07021c4da367cfe2dff4f049efbaa885ca0ff760ea297865a.blob.meta")
+	p := fixture.Read(t, realZRan)
 	header := p[len(p)-infoHeaderSize:]
 	one := &blob{features: featureInfoV2 | featureZRan, chunkCount: 163}
 	m, err := parseMeta(p[:660112], header, one)

@@ -3,14 +3,13 @@ package rafs
 import (
 	"bytes"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
 	"graze/chunk"
 	"graze/image"
+	"graze/image/fixture"
 	"graze/image/imagetest"
 	"graze/image/rafs/rafstest"
 )
@@ -30,6 +29,10 @@ func smallTree() *rafstest.Node {
 		{Name: "f", Node: file(100)},
 	}}
 }
+
+// The bytes of a real blob of version 6: its chunks, chunk information, digests and
+// table of contents.
+const realBlob = "nydus/tests/texture/blobs/be7d77eeb719f70884758d1aa800ed0fb09d701aaec469964e9d54325f0d5fef"
 
 // seeds calls add with bootstraps and one blob of each: those of small images of
 // all kinds, and those of small real ones where there are any.
@@ -54,17 +57,9 @@ func seeds(f *testing.F, add func(boot, blob []byte)) {
 		}
 		add(img.Bootstrap, blob)
 	}
-	dir := os.Getenv("GRAZE_FIXTURES")
-	if dir == "" {
-		return
-	}
 	for name := range bootstraps {
-		p, err := os.ReadFile(filepath.Join(dir, "nydus", name))
-		if err != nil {
-			f.Fatal(err)
-		}
-		if len(p) < 64<<10 {
-			add(p, nil)
+		if p := fixture.Seed(f, name); len(p) > 0 && len(p) < 64<<10 {
+			add(p, fixture.Seed(f, realBlob))
 		}
 	}
 }
@@ -151,6 +146,13 @@ func FuzzUnpack(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(layer.Data)
+	// A real layer that has no bootstrap, and one whose bootstrap is none. Others are
+	// too large to be changed often.
+	for _, name := range []string{"invalid.tar.gz", "invalid-bootstrap-file-size-133513.tar.gz"} {
+		if p := fixture.Seed(f, "snapshotter/pkg/filesystem/testdata/"+name); p != nil {
+			f.Add(p)
+		}
+	}
 	f.Fuzz(func(t *testing.T, p []byte) {
 		boot, _, err := Unpack(p)
 		if err == nil && boot == nil || err != nil && boot != nil {
@@ -176,6 +178,9 @@ func FuzzMeta(f *testing.F) {
 			f.Fatal(err)
 		}
 		f.Add(img.Metas[b.blobs[0].id], b.blobs[0].features, b.blobs[0].chunkCount)
+	}
+	if p := fixture.Seed(f, realZRan); p != nil {
+		f.Add(p, uint32(featureInfoV2|featureZRan), uint32(163))
 	}
 	f.Fuzz(func(t *testing.T, p []byte, features, count uint32) {
 		n := max(len(p)-infoHeaderSize, 0)
@@ -208,6 +213,10 @@ func FuzzTOC(f *testing.F) {
 	}
 	p := img.Blobs[0].Data
 	f.Add(bytes.Clone(p[len(p)-512-3*128 : len(p)-512]))
+	if p := fixture.Seed(f, realBlob); p != nil {
+		f.Add(bytes.Clone(p[len(p)-512-3*128 : len(p)-512]))
+		f.Add(bytes.Clone(p[len(p)-512:]))
+	}
 	f.Fuzz(func(t *testing.T, p []byte) {
 		entries, err := parseTOC(p)
 		if err == nil && len(entries) != len(p)/tocEntrySize {

@@ -10,30 +10,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
+	"graze/image/fixture"
+
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
-
-// fixture returns the bytes of a file among the real images. It skips the test
-// where there are none.
-func fixture(t testing.TB, name string) []byte {
-	t.Helper()
-	dir := os.Getenv("GRAZE_FIXTURES")
-	if dir == "" {
-		t.Skip("GRAZE_FIXTURES does not name the folder of real images")
-	}
-	p, err := os.ReadFile(filepath.Join(dir, "nydus", name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
-}
 
 // A goldenChunk is a chunk as the golden listings have it.
 type goldenChunk struct {
@@ -65,7 +50,7 @@ type goldenFile struct {
 func golden(t *testing.T, name string) map[string]goldenFile {
 	t.Helper()
 	files := make(map[string]goldenFile)
-	lines := bufio.NewScanner(bytes.NewReader(fixture(t, "golden/"+name)))
+	lines := bufio.NewScanner(bytes.NewReader(fixture.Read(t, "golden/"+name)))
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		var f goldenFile
@@ -135,7 +120,7 @@ var bootstraps = map[string]string{
 func TestGolden(t *testing.T) {
 	for boot, list := range bootstraps {
 		t.Run(list, func(t *testing.T) {
-			b, err := Parse(fixture(t, boot))
+			b, err := Parse(fixture.Read(t, boot))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -150,7 +135,7 @@ func TestGolden(t *testing.T) {
 func TestTwins(t *testing.T) {
 	trees := make([]map[string]goldenFile, 2)
 	for i, name := range []string{"extracted/v5-736032.boot", "extracted/v6-643072.boot"} {
-		b, err := Parse(fixture(t, name))
+		b, err := Parse(fixture.Read(t, name))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -176,7 +161,7 @@ func TestTwins(t *testing.T) {
 // TestNegative feeds in what is no bootstrap, or one from before the formats were
 // settled.
 func TestNegative(t *testing.T) {
-	old := fixture(t, "nydus/tests/texture/bootstrap/nydusd_daemon_test_bootstrap")
+	old := fixture.Read(t, "nydus/tests/texture/bootstrap/nydusd_daemon_test_bootstrap")
 	b, err := Parse(old)
 	if err == nil {
 		err = b.walk(func(string, *inode, string) error { return nil })
@@ -185,7 +170,7 @@ func TestNegative(t *testing.T) {
 		t.Error("a bootstrap of another layout is accepted")
 	}
 	for _, name := range []string{"invalid.tar.gz", "invalid-bootstrap-file-size-133513.tar.gz"} {
-		zr, err := gzip.NewReader(bytes.NewReader(fixture(t, "snapshotter/pkg/filesystem/testdata/"+name)))
+		zr, err := gzip.NewReader(bytes.NewReader(fixture.Read(t, "snapshotter/pkg/filesystem/testdata/"+name)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -215,7 +200,7 @@ func TestHardLinks(t *testing.T) {
 		"extracted/v5-736032.boot":                                    -1,
 		"extracted/v6-643072.boot":                                    -1,
 	} {
-		b, err := Parse(fixture(t, boot))
+		b, err := Parse(fixture.Read(t, boot))
 		if err != nil {
 			t.Fatal(err)
 		}

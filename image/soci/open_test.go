@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -118,12 +119,28 @@ func TestAdversarial(t *testing.T) {
 	}
 }
 
+// writerVariable names SOCI's own writer of zTOCs.
+const writerVariable = "GRAZE_ZTOC"
+
+// written returns the zTOC that SOCI's own writer makes of a layer.
+func written(t testing.TB, layer []byte, algorithm string, spanSize int) []byte {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "layer")
+	if err := os.WriteFile(name, layer, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ztoc, err := exec.Command(os.Getenv(writerVariable), name, algorithm, strconv.Itoa(spanSize)).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ztoc
+}
+
 // TestWriter compares the tests' zTOCs with those of SOCI's own writer, by what is
 // read from them.
 func TestWriter(t *testing.T) {
-	tool := os.Getenv("GRAZE_ZTOC")
-	if tool == "" {
-		t.Skip("GRAZE_ZTOC does not name the writer of zTOCs: see scripts/ztoc.sh")
+	if os.Getenv(writerVariable) == "" {
+		t.Skip(writerVariable + " does not name the writer of zTOCs: see scripts/ztoc.sh")
 	}
 	for _, tt := range []struct {
 		encoding  imagetest.Encoding
@@ -139,14 +156,7 @@ func TestWriter(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				name := filepath.Join(t.TempDir(), "layer")
-				if err := os.WriteFile(name, layer, 0o600); err != nil {
-					t.Fatal(err)
-				}
-				theirs, err := exec.Command(tool, name, tt.algorithm, "70000").Output()
-				if err != nil {
-					t.Fatal(err)
-				}
+				theirs := written(t, layer, tt.algorithm, 70_000)
 				ours := compareArchive(t, layer, archive, ztoc)
 				got := compareArchive(t, layer, archive, theirs)
 				if len(ours.Table.Spans) != len(got.Table.Spans) {
@@ -271,8 +281,11 @@ func replace(from, to string) func([]byte) []byte {
 
 // FuzzOpen opens zTOCs; a view must take what is accepted.
 func FuzzOpen(f *testing.F) {
-	for _, e := range []imagetest.Encoding{imagetest.Gzip(6), imagetest.Plain()} {
+	for algorithm, e := range map[string]imagetest.Encoding{"gzip": imagetest.Gzip(6), "uncompressed": imagetest.Plain()} {
 		layer, _ := encoded(f, imagetest.SmallFiles("files", 20), e)
+		if os.Getenv(writerVariable) != "" {
+			f.Add(written(f, layer, algorithm, 10_000), int64(len(layer)))
+		}
 		ztoc, err := socitest.ZTOC(layer, 10_000)
 		if err != nil {
 			f.Fatal(err)

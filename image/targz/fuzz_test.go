@@ -13,6 +13,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"graze/chunk"
+	"graze/image/fixture"
 )
 
 // FuzzBuild checks that what Build takes can be opened and decoded, and that all
@@ -28,6 +29,12 @@ func FuzzBuild(f *testing.F) {
 			f.Add(byte(asIs), a.b.Bytes())
 			f.Add(byte(asIs), gz(f, 6, gzip.Header{Name: "n"}, a.b.Bytes()))
 			f.Add(byte(asIs), frames(f, 2000, a.b.Bytes()))
+		}
+	}
+	for _, name := range []string{"all-entry-type.tar", "all-entry-type-macos.tar"} {
+		if p := fixture.Seed(f, "nydus/tests/texture/tar/"+name); p != nil {
+			f.Add(byte(asIs), p)
+			f.Add(byte(asGzip), p)
 		}
 	}
 	f.Fuzz(func(t *testing.T, how byte, enc []byte) {

@@ -1,13 +1,17 @@
 package toc
 
 import (
+	"archive/tar"
 	"bytes"
 	"cmp"
+	"compress/gzip"
+	"io"
 	"strings"
 	"testing"
 
 	"graze/chunk"
 	"graze/image"
+	"graze/image/fixture"
 	"graze/image/imagetest"
 )
 
@@ -51,6 +55,29 @@ func checkTable(t testing.TB, l *image.Layer) {
 	}
 }
 
+// written returns a TOC that the writer of eStargz has made of odd files.
+func written(t testing.TB) []byte {
+	t.Helper()
+	var packed []byte
+	e := imagetest.ExternalTOC(func(toc []byte) { packed = bytes.Clone(toc) })
+	if _, err := e.Encode(imagetest.Adversarial()[0]); err != nil {
+		t.Fatal(err)
+	}
+	zr, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := tar.NewReader(zr)
+	if _, err := tr.Next(); err != nil {
+		t.Fatal(err)
+	}
+	table, err := io.ReadAll(tr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
+
 // FuzzTOC parses TOCs; what is accepted must keep to the rules of a Table.
 func FuzzTOC(f *testing.F) {
 	f.Add([]byte(`{"version":1,"entries":null}`))
@@ -68,6 +95,10 @@ func FuzzTOC(f *testing.F) {
 		`{"name":"a","type":"chunk","offset":9,"chunkOffset":10,"chunkDigest":"D"}`,
 		`{"name":"a","type":"reg","size":9,"offset":20,"digest":"D"}`,
 	)))
+	f.Add(written(f))
+	if p := fixture.Seed(f, "nydus/tests/texture/stargz/estargz_sample.json"); p != nil {
+		f.Add(p)
+	}
 	f.Fuzz(func(t *testing.T, table []byte) {
 		const size = 1 << 20
 		for _, cfg := range []Config{
