@@ -3,13 +3,13 @@ package scenario
 import (
 	"context"
 	"errors"
-	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"graze/chaos"
+	"graze/chaos/disk"
 )
 
 // take takes one step.
@@ -44,6 +44,10 @@ func (p *play) take(ctx, reading context.Context, s *Step, nodes []*node) error 
 		return each(nodes, (*node).freeDisk)
 	case s.Disk == DiskCorrupt:
 		return each(nodes, (*node).corruptDisk)
+	case s.Disk.fails():
+		return each(nodes, func(n *node) error { return n.disk.set(disk.Fault(s.Disk)) })
+	case s.Clock != nil:
+		return each(nodes, func(n *node) error { return n.setClock(time.Duration(*s.Clock)) })
 	case s.Lie:
 		return c.startLiar(ctx)
 	case s.Wait != nil:
@@ -89,11 +93,17 @@ func (p *play) start(ctx context.Context, nodes []*node) error {
 	})
 }
 
+// signalMemory is the "signal" of a restart for want of memory.
+const signalMemory = "oom"
+
 // restart ends and starts nodes, one after the other.
 func (p *play) restart(ctx context.Context, r *Restart, nodes []*node) error {
-	sig := syscall.SIGTERM
-	if r.Signal == "kill" {
-		sig = syscall.SIGKILL
+	end := func(n *node) error { return n.end(unix.SIGTERM) }
+	switch r.Signal {
+	case "kill":
+		end = func(n *node) error { return n.end(unix.SIGKILL) }
+	case signalMemory:
+		end = (*node).outOfMemory
 	}
 	for i, n := range nodes {
 		if i > 0 {
@@ -101,7 +111,7 @@ func (p *play) restart(ctx context.Context, r *Restart, nodes []*node) error {
 				return err
 			}
 		}
-		if err := errors.Join(n.end(sig), n.start(ctx)); err != nil {
+		if err := errors.Join(end(n), n.start(ctx)); err != nil {
 			return err
 		}
 		if n.image() != "" && !n.keepsMounts() {

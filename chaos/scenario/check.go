@@ -101,6 +101,23 @@ const (
 	endMark   = "end"
 )
 
+// diskFaults are the faults of disks, and none.
+var diskFaults = []DiskFault{"", DiskFull, DiskFreed, DiskCorrupt, DiskReadErrors, DiskReadOnly, DiskWell}
+
+// fails reports whether a disk must be one that can fail.
+func (f DiskFault) fails() bool { return f == DiskReadErrors || f == DiskReadOnly || f == DiskWell }
+
+// failing returns the numbers of the nodes whose disks fail at some time.
+func (s *Scenario) failing() (list []int) {
+	for _, step := range s.Steps {
+		if step.Disk.fails() {
+			which, _ := step.Nodes.in(&s.Cluster) // it has been checked
+			list = append(list, which...)
+		}
+	}
+	return list
+}
+
 // check returns what is wrong with a step.
 func (s *Step) check(c *Cluster) error {
 	if _, err := s.Nodes.in(c); err != nil {
@@ -124,9 +141,9 @@ func (s *Step) check(c *Cluster) error {
 		return fmt.Errorf("share %v is not between 0 and 1", s.Read.Share)
 	case s.Read != nil && s.Read.Fresh && s.Read.Every == 0:
 		return errors.New("what is read once is not mounted anew; fresh goes with every")
-	case s.Restart != nil && !slices.Contains([]string{"", "kill", "term"}, s.Restart.Signal):
-		return fmt.Errorf("a restart is by kill or term, not by %q", s.Restart.Signal)
-	case !slices.Contains([]DiskFault{"", DiskFull, DiskFreed, DiskCorrupt}, s.Disk):
+	case s.Restart != nil && !slices.Contains([]string{"", "kill", "term", "oom"}, s.Restart.Signal):
+		return fmt.Errorf("a restart is by kill, term or oom, not by %q", s.Restart.Signal)
+	case !slices.Contains(diskFaults, s.Disk):
 		return fmt.Errorf("disks have no fault %q", s.Disk)
 	}
 	return nil

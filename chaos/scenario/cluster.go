@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,6 +36,7 @@ const (
 // A cluster is a registry and nodes, each on a machine of its own.
 type cluster struct {
 	spec     Cluster
+	failing  []int  // numbers of the nodes whose disks can fail
 	binary   string // of graze
 	dir      string
 	log      *slog.Logger
@@ -54,13 +56,13 @@ type cluster struct {
 
 // newCluster makes the machines and starts the registry; no node runs. Close it
 // after use, whatever the error.
-func newCluster(spec Cluster, cfg Config) (*cluster, error) {
+func newCluster(s *Scenario, cfg Config) (*cluster, error) {
 	// Paths of sockets are short, and so is this.
 	dir, err := os.MkdirTemp("", "graze-chaos")
 	if err != nil {
 		return nil, err
 	}
-	c := &cluster{spec: spec, binary: cfg.Binary, dir: dir, log: cfg.Log}
+	c := &cluster{spec: s.Cluster, failing: s.failing(), binary: cfg.Binary, dir: dir, log: cfg.Log}
 	set := c.init
 	if len(cfg.Running.Sockets) > 0 {
 		set = c.joinRunning
@@ -124,9 +126,8 @@ func (c *cluster) newNode(i int) (*node, error) {
 	if err := errors.Join(os.Mkdir(n.state, 0o700), os.Mkdir(n.dir, 0o755)); err != nil {
 		return nil, err
 	}
-	size := fmt.Sprintf("size=%d,mode=0700", c.spec.Disk)
-	if err := unix.Mount("graze-chaos", n.state, "tmpfs", 0, size); err != nil {
-		return nil, fmt.Errorf("make a disk: %w", err)
+	if err := n.makeDisk(slices.Contains(c.failing, i)); err != nil {
+		return nil, errors.Join(fmt.Errorf("make a disk: %w", err), n.close())
 	}
 	return n, n.writeSettings(c.settings(i))
 }

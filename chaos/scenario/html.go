@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"html/template"
 	"io"
-	"strings"
 	"time"
 )
 
@@ -19,6 +18,7 @@ var page = template.Must(template.New("report").Parse(reportHTML))
 const (
 	plotWidth  = 900
 	plotHeight = 120
+	plotBars   = 450 // at most
 )
 
 // A plot is a row of bars over time.
@@ -43,12 +43,14 @@ type stroke struct {
 
 // WriteHTML writes the report as a page with plots.
 func (r *Report) WriteHTML(w io.Writer) error {
+	samples, length := r.joined(plotBars)
+	each := fmt.Sprintf(", in each %v", length)
 	plots := []plot{
-		r.plot("files read, in each 0.2 s", "%.0f", false, func(s *Sample) float64 { return float64(s.Reads) }),
-		r.plot("reads that failed", "%.0f", true, func(s *Sample) float64 { return float64(s.Errors) }),
-		r.plot("slowest read, ms", "%.0f", false, func(s *Sample) float64 { return float64(s.Slowest.Milliseconds()) }),
-		r.plot("requests at the registry, refused ones too", "%.0f", false, func(s *Sample) float64 { return float64(s.Requests) }),
-		r.plot("KiB from the registry", "%.0f", false, func(s *Sample) float64 { return float64(s.Bytes) / 1024 }),
+		newPlot(samples, "files read"+each, false, func(s *Sample) float64 { return float64(s.Reads) }),
+		newPlot(samples, "reads that failed"+each, true, func(s *Sample) float64 { return float64(s.Errors) }),
+		newPlot(samples, "slowest read, ms", false, func(s *Sample) float64 { return float64(s.Slowest.Milliseconds()) }),
+		newPlot(samples, "requests at the registry"+each+", refused ones too", false, func(s *Sample) float64 { return float64(s.Requests) }),
+		newPlot(samples, "KiB from the registry"+each, false, func(s *Sample) float64 { return float64(s.Bytes) / 1024 }),
 	}
 	strokes := make([]stroke, len(r.Events))
 	for i, e := range r.Events {
@@ -69,22 +71,22 @@ func (r *Report) x(at time.Duration) float64 {
 	return float64(at) / float64(max(1, time.Duration(len(r.Samples))*sampleLength)) * plotWidth
 }
 
-// plot makes a plot of what f says of the samples.
-func (r *Report) plot(title, format string, bad bool, f func(*Sample) float64) plot {
+// newPlot makes a plot of what f says of samples.
+func newPlot(samples []Sample, title string, bad bool, f func(*Sample) float64) plot {
 	p := plot{Title: title, Width: plotWidth, Height: plotHeight, Bad: bad}
 	most := 0.0
-	for i := range r.Samples {
-		most = max(most, f(&r.Samples[i]))
+	for i := range samples {
+		most = max(most, f(&samples[i]))
 	}
-	p.Max = strings.TrimSpace(fmt.Sprintf(format, most))
-	width := plotWidth / float64(max(1, len(r.Samples)))
-	for i := range r.Samples {
-		v := f(&r.Samples[i])
+	p.Max = fmt.Sprintf("%.0f", most)
+	width := plotWidth / float64(max(1, len(samples)))
+	for i := range samples {
+		v := f(&samples[i])
 		if v == 0 {
 			continue
 		}
 		h := v / most * plotHeight
-		p.Bars = append(p.Bars, bar{X: float64(i) * width, Y: plotHeight - h, W: width, H: h, Text: fmt.Sprintf(format, v)})
+		p.Bars = append(p.Bars, bar{X: float64(i) * width, Y: plotHeight - h, W: width, H: h, Text: fmt.Sprintf("%.0f", v)})
 	}
 	return p
 }

@@ -26,17 +26,20 @@ type node struct {
 	rack    int
 	cluster *cluster
 	machine *lab.Machine
-	state   string // folder, a disk of its own
-	socket  string // of the node's admin
-	runs    bool   // it ran before the scenario, and goes on after it
-	dir     string // where the image is mounted
+	state   string       // folder, on a disk of its own
+	store   string       // where that disk keeps its content: state, or behind it
+	disk    *failingDisk // nil if it can't fail
+	socket  string       // of the node's admin
+	runs    bool         // it ran before the scenario, and goes on after it
+	dir     string       // where the image is mounted
 
 	mu      sync.Mutex
-	proc    *lab.Process // guarded by mu; nil: it does not run
-	mounted string       // guarded by mu; the image's reference
-	lives   int          // guarded by mu; how often it was killed
-	dead    bool         // guarded by mu; it was killed, and nothing is mounted since
-	files   []string     // guarded by mu; that fill the disk
+	proc    *lab.Process  // guarded by mu; nil: it does not run
+	mounted string        // guarded by mu; the image's reference
+	lives   int           // guarded by mu; how often it was killed
+	dead    bool          // guarded by mu; it was killed, and nothing is mounted since
+	files   []string      // guarded by mu; that fill the disk
+	clock   time.Duration // guarded by mu; by which its time of day is wrong
 }
 
 // start runs the node and waits until it answers.
@@ -54,7 +57,13 @@ func (n *node) start(ctx context.Context) error {
 	}
 	n.mu.Lock()
 	n.proc = p
+	offset := n.clock
 	n.mu.Unlock()
+	if offset != 0 {
+		if err := p.SetClock(offset); err != nil {
+			return err
+		}
+	}
 	return poll(ctx, func() error {
 		select {
 		case <-p.Exited():
@@ -103,6 +112,28 @@ func (n *node) end(sig syscall.Signal) error {
 		_ = unix.Unmount(n.dir, unix.MNT_DETACH) // which may be dead
 	}
 	return err
+}
+
+// outOfMemory has the kernel kill the node for want of memory. Its readers go on.
+func (n *node) outOfMemory() error {
+	n.mu.Lock()
+	p := n.proc
+	n.mu.Unlock()
+	if p == nil {
+		return fmt.Errorf("%s does not run", n.name)
+	}
+	return errors.Join(p.OutOfMemory(), n.end(unix.SIGKILL))
+}
+
+// setClock has the node's time of day be wrong, also after it is started again.
+func (n *node) setClock(offset time.Duration) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.clock = offset
+	if n.proc == nil {
+		return nil
+	}
+	return n.proc.SetClock(offset)
 }
 
 // signal sends the node a signal of which it does not end.
@@ -196,7 +227,7 @@ func (n *node) image() string {
 
 // fillDisk leaves no room on the node's disk.
 func (n *node) fillDisk() error {
-	name := filepath.Join(n.state, fmt.Sprintf("filler-%d", rand.Uint64()))
+	name := filepath.Join(n.store, fmt.Sprintf("filler-%d", rand.Uint64()))
 	f, err := os.Create(name)
 	if err != nil {
 		return err
@@ -235,7 +266,7 @@ func (n *node) freeDisk() error {
 // 64 KiB.
 func (n *node) corruptDisk() error {
 	const stretch = 64 << 10
-	return filepath.WalkDir(filepath.Join(n.state, "chunks"), func(name string, d os.DirEntry, err error) error {
+	return filepath.WalkDir(filepath.Join(n.store, "chunks"), func(name string, d os.DirEntry, err error) error {
 		if err != nil || d.IsDir() || filepath.Ext(name) != ".seg" {
 			return err
 		}
@@ -283,7 +314,10 @@ func (n *node) close() error {
 	if n.runs {
 		return err
 	}
-	if e := unix.Unmount(n.state, unix.MNT_DETACH); e != nil && !errors.Is(e, unix.EINVAL) {
+	if n.disk != nil {
+		err = errors.Join(err, n.disk.close())
+	}
+	if e := unix.Unmount(n.store, unix.MNT_DETACH); e != nil && !errors.Is(e, unix.EINVAL) {
 		err = errors.Join(err, fmt.Errorf("take a disk away: %w", e))
 	}
 	return err

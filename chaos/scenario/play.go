@@ -91,7 +91,7 @@ func Play(ctx context.Context, s *Scenario, cfg Config) (_ *Report, err error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Duration(s.Limit), fmt.Errorf("the scenario's limit of %v is over", time.Duration(s.Limit)))
 	defer cancel()
-	c, err := newCluster(s.Cluster, cfg)
+	c, err := newCluster(s, cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package scenario
 import (
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -128,11 +129,33 @@ func (r *Report) Write(w io.Writer) error {
 	fmt.Fprintf(&b, "     reads: %d, half of them within %v, 99 of 100 within %v, all within %v\n\n", r.Totals.Reads,
 		r.Totals.Median.Round(time.Microsecond), r.Totals.P99.Round(time.Millisecond), r.Totals.Slowest.Round(time.Millisecond))
 	fmt.Fprintf(&b, "%8s %7s %7s %10s %9s %9s  %s\n", "seconds", "reads", "errors", "slowest ms", "requests", "KiB", "step")
+	many := len(r.Events) > manyEvents
 	for _, row := range r.rows() {
+		if many {
+			row.steps = nil
+		}
 		fmt.Fprintf(&b, "%8.1f %7d %7d %10d %9d %9d  %s\n", row.At.Seconds(), row.Reads, row.Errors, row.Slowest.Milliseconds(), row.Requests, row.Bytes>>10, strings.Join(row.steps, "; "))
+	}
+	if many {
+		r.writeCounts(&b)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// manyEvents is more than fit into a timeline.
+const manyEvents = 4 * timelineRows
+
+// writeCounts writes how often what was done.
+func (r *Report) writeCounts(b *strings.Builder) {
+	counts := make(map[string]int)
+	for _, e := range r.Events {
+		counts[e.What]++
+	}
+	fmt.Fprintf(b, "\n%8s  step\n", "times")
+	for _, what := range slices.Sorted(maps.Keys(counts)) {
+		fmt.Fprintf(b, "%8d  %s\n", counts[what], what)
+	}
 }
 
 // A row is a stretch of the timeline.
@@ -141,13 +164,13 @@ type row struct {
 	steps []string
 }
 
-// rows returns the timeline in few stretches.
-func (r *Report) rows() []row {
-	each := (len(r.Samples) + timelineRows - 1) / timelineRows
-	var list []row
+// joined returns the samples, each the sum of as many as there must be for no more
+// than most of them, and the length of one.
+func (r *Report) joined(most int) (list []Sample, length time.Duration) {
+	each := max(1, (len(r.Samples)+most-1)/most)
 	for i, s := range r.Samples {
 		if i%each == 0 {
-			list = append(list, row{Sample: Sample{At: s.At}})
+			list = append(list, Sample{At: s.At})
 		}
 		last := &list[len(list)-1]
 		last.Reads += s.Reads
@@ -156,8 +179,18 @@ func (r *Report) rows() []row {
 		last.Bytes += s.Bytes
 		last.Slowest = max(last.Slowest, s.Slowest)
 	}
+	return list, time.Duration(each) * sampleLength
+}
+
+// rows returns the timeline in few stretches.
+func (r *Report) rows() []row {
+	samples, length := r.joined(timelineRows)
+	list := make([]row, len(samples))
+	for i, s := range samples {
+		list[i].Sample = s
+	}
 	for _, e := range r.Events {
-		i := min(int(e.At/(sampleLength*time.Duration(each))), len(list)-1)
+		i := min(int(e.At/length), len(list)-1)
 		list[i].steps = append(list[i].steps, e.What)
 	}
 	return list

@@ -28,6 +28,7 @@ func Soak(seed uint64, length time.Duration) *Scenario {
 			Nodes: 4, Seeds: 1,
 			Settings: map[string]any{
 				"keep-mounts": "keeper", "metrics.listen": metricsAddr, "cluster.completion-rate": "", "cluster.tag-freshness": "1s",
+				"store-limit": "40MiB", // is reached soon: what rots keeps its place until then
 			},
 			// Nodes that can't keep the image go on asking others for it.
 			Some: []Some{{Nodes: "plain", Settings: map[string]any{"store-limit": "8MiB"}}},
@@ -58,9 +59,13 @@ func Soak(seed uint64, length time.Duration) *Scenario {
 // it ends by itself.
 func randomFault(rng *rand.Rand, c *Cluster) (begin Step, end *Step) {
 	node := Nodes(fmt.Sprint(rng.IntN(c.Nodes)))
+	rack := rng.IntN(c.Racks)
+	// One disk alone can fail: those that can are slower.
+	last := Nodes(fmt.Sprint(c.Nodes - 1))
+	ahead, behind, right := Offset(400*24*time.Hour), Offset(-400*24*time.Hour), Offset(0)
 	well := &Step{Registry: &Registry{}}
 	yes, no := true, false
-	switch rng.IntN(10) {
+	switch rng.IntN(18) {
 	case 0:
 		return Step{Registry: &Registry{Door: chaos.Refuse}}, well
 	case 1:
@@ -79,6 +84,22 @@ func randomFault(rng *rand.Rand, c *Cluster) (begin Step, end *Step) {
 		return Step{Nodes: node, Disk: DiskCorrupt}, nil
 	case 8:
 		return Step{Nodes: node, Restart: &Restart{Signal: "kill"}}, nil
+	case 9:
+		return Step{Nodes: node, Restart: &Restart{Signal: signalMemory}}, nil
+	case 10:
+		return Step{Rack: &Rack{Rack: rack, Cut: true}}, &Step{Rack: &Rack{Rack: rack}}
+	case 11:
+		return Step{Nodes: node, Freeze: true}, &Step{Nodes: node, Thaw: true}
+	case 12:
+		return Step{Nodes: node, Disk: DiskFull}, &Step{Nodes: node, Disk: DiskFreed}
+	case 13:
+		return Step{Nodes: last, Disk: DiskReadErrors}, &Step{Nodes: last, Disk: DiskWell}
+	case 14:
+		return Step{Nodes: last, Disk: DiskReadOnly}, &Step{Nodes: last, Disk: DiskWell}
+	case 15:
+		return Step{Nodes: node, Clock: &ahead}, &Step{Nodes: node, Clock: &right}
+	case 16:
+		return Step{Nodes: node, Clock: &behind}, &Step{Nodes: node, Clock: &right}
 	}
 	return Step{Nodes: node, Restart: &Restart{Signal: "term"}}, nil
 }

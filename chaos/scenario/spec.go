@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"graze/chaos"
+	"graze/chaos/disk"
 )
 
 // A Scenario is what is played, and what must hold.
@@ -86,14 +87,15 @@ type Step struct {
 	Split    *bool     `yaml:"split"`    // racks from each other
 	Link     string    `yaml:"link"`     // rate at which nodes can send
 	Disk     DiskFault `yaml:"disk"`
-	Lie      bool      `yaml:"lie"`  // one more member, which serves wrong bytes
-	Wait     *Wait     `yaml:"wait"` // until something is so; later steps wait, too
-	Mark     string    `yaml:"mark"` // names this moment
+	Clock    *Offset   `yaml:"clock"` // by which the time of day of nodes is wrong; 0s ends that
+	Lie      bool      `yaml:"lie"`   // one more member, which serves wrong bytes
+	Wait     *Wait     `yaml:"wait"`  // until something is so; later steps wait, too
+	Mark     string    `yaml:"mark"`  // names this moment
 }
 
 // A Restart is a rolling one.
 type Restart struct {
-	Signal string   `yaml:"signal"` // "kill" or "term"; default term
+	Signal string   `yaml:"signal"` // "kill", "term" or "oom", for want of memory; default term
 	Every  Duration `yaml:"every"`  // between two nodes
 }
 
@@ -146,9 +148,12 @@ type DiskFault string
 
 // The faults of disks.
 const (
-	DiskFull    DiskFault = "full"    // nothing more can be written
-	DiskFreed   DiskFault = "freed"   // it can again
-	DiskCorrupt DiskFault = "corrupt" // bits of the chunks that are kept are wrong
+	DiskFull       DiskFault = "full"                     // nothing more can be written
+	DiskFreed      DiskFault = "freed"                    // it can again
+	DiskCorrupt    DiskFault = "corrupt"                  // bits of the chunks that are kept are wrong
+	DiskReadErrors DiskFault = DiskFault(disk.ReadErrors) // half of what is kept can't be read
+	DiskReadOnly   DiskFault = DiskFault(disk.ReadOnly)   // nothing can be written, removed or renamed
+	DiskWell       DiskFault = DiskFault(disk.Well)       // it can be read and written again
 )
 
 // A Wait is for what a step needs.
@@ -198,6 +203,19 @@ func (d *Duration) UnmarshalYAML(v *yaml.Node) error {
 		return fmt.Errorf("line %d: %q is no duration, such as 30s", v.Line, v.Value)
 	}
 	*d = Duration(parsed)
+	return nil
+}
+
+// An Offset is how much a clock is ahead, or behind with a minus: "24h", "-1h".
+type Offset time.Duration
+
+// UnmarshalYAML implements yaml.Unmarshaler.
+func (o *Offset) UnmarshalYAML(v *yaml.Node) error {
+	parsed, err := time.ParseDuration(v.Value)
+	if err != nil {
+		return fmt.Errorf("line %d: %q is no offset, such as 24h or -1h", v.Line, v.Value)
+	}
+	*o = Offset(parsed)
 	return nil
 }
 

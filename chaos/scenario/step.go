@@ -19,6 +19,10 @@ func (s *Step) String() string {
 		return "start " + nodes
 	case s.Kill:
 		return "kill " + nodes
+	case s.Restart != nil && s.Restart.Signal == signalMemory:
+		return "restart " + nodes + " that the kernel kills for want of memory"
+	case s.Restart != nil && s.Restart.Signal == "kill":
+		return "restart " + nodes + ", killed"
 	case s.Restart != nil:
 		return "restart " + nodes
 	case s.Freeze:
@@ -45,6 +49,8 @@ func (s *Step) String() string {
 		return fmt.Sprintf("%s send at %s", nodes, s.Link)
 	case s.Disk != "":
 		return fmt.Sprintf("disks %s on %s", s.Disk, nodes)
+	case s.Clock != nil:
+		return fmt.Sprintf("clock of %s is wrong by %v", nodes, time.Duration(*s.Clock))
 	case s.Lie:
 		return "a liar joins"
 	case s.Wait != nil:

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"graze/chaos/disk"
 	"graze/chaos/liar"
 	"graze/chaos/scenario"
 )
@@ -25,7 +26,7 @@ func newChaos(o *options) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(newChaosRun(o), newChaosSoak(o), newChaosProxy(o), newChaosList(o), newLiar(), newReader(o))
+	c.AddCommand(newChaosRun(o), newChaosSoak(o), newChaosProxy(o), newChaosList(o), newLiar(), newReader(o), newDisk(o))
 	return c
 }
 
@@ -150,6 +151,23 @@ func newReader(o *options) *cobra.Command {
 		Hidden: true,
 		RunE: func(_ *cobra.Command, args []string) error {
 			return scenario.ReadFiles(args[0], os.Stdin, o.stdout)
+		},
+	}
+}
+
+// newDisk returns the command that serves a disk which can fail. Scenarios start it.
+func newDisk(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:    "disk FOLDER DIR",
+		Short:  "Serve a folder at another place, with the faults that standard input names",
+		Args:   cobra.ExactArgs(2),
+		Hidden: true,
+		RunE: func(_ *cobra.Command, args []string) error {
+			d, err := disk.New(args[0], scenario.ChunkSuffix)
+			if err != nil {
+				return err
+			}
+			return disk.Serve(d, args[1], os.Stdin, o.stdout)
 		},
 	}
 }
