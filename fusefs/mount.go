@@ -120,7 +120,7 @@ func start(device int, srv *server, session Session, fsys *filesystem, cfg Confi
 		trace:   cfg.Trace,
 		ready:   make(chan struct{}),
 	}
-	fsys.dead = s.dead
+	fsys.dead = s.Dead
 	return s, nil
 }
 

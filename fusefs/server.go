@@ -68,7 +68,7 @@ func (s *Server) finish(ctx context.Context) error {
 	case <-s.gone:
 	}
 	close(s.fs.closing)
-	if !s.dead() { // else its number may be that of another by now
+	if !s.Dead() { // else its number may be that of another by now
 		if err := abort(s.session.Minor); err != nil {
 			s.trace.warn("%s: users of the mount may hang: %v", s.Dir(), err)
 		}
@@ -108,14 +108,16 @@ func (s *Server) takeAway() {
 }
 
 // Mounted reports whether the mount is what its directory shows. One that was taken
-// away may have users, for whom it is served on.
+// away may have users, for whom it is served on. Of one that is [Server.Dead] it can't
+// tell: the kernel gives its number to the next mount.
 func (s *Server) Mounted() bool {
 	there, _ := s.session.Mounted()
 	return there
 }
 
-// dead reports whether the kernel has ended the connection.
-func (s *Server) dead() bool {
+// Dead reports whether the kernel has ended the connection. Then the mount is gone
+// for all, or about to be, and Run returns soon.
+func (s *Server) Dead() bool {
 	conn, err := s.device.SyscallConn()
 	if err != nil {
 		return true

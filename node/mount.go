@@ -114,7 +114,11 @@ func (n *Node) Mount(ctx context.Context, ref, dir string, opts MountOptions) (*
 	if err != nil {
 		return nil, err
 	}
-	if m := n.mountOn(dir); m != nil {
+	m, err := n.mountOn(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	if m != nil {
 		if m.record.Image == img.byDigest() && len(m.tree.Image.Layers) == cmp.Or(opts.Layers, len(img.Layers)) {
 			return m, nil
 		}

@@ -70,17 +70,27 @@ func (n *Node) removeMount(m *Mount) {
 	n.mounts = slices.DeleteFunc(n.mounts, func(have *Mount) bool { return have == m })
 }
 
-// mountOn returns the node's mount that a folder shows, or nil.
-func (n *Node) mountOn(dir string) *Mount {
+// mountOn returns the node's mount that a folder shows, or nil. One that somebody
+// has unmounted is waited for until it has ended: the kernel gives its number to the
+// next mount, which it would take for itself, and away.
+func (n *Node) mountOn(ctx context.Context, dir string) (*Mount, error) {
 	n.mu.Lock()
 	mounts := slices.Clone(n.mounts)
 	n.mu.Unlock()
 	for _, m := range mounts {
-		if m.info.Dir == dir && m.server.Mounted() {
-			return m
+		switch {
+		case m.info.Dir != dir:
+		case m.server.Dead():
+			select {
+			case <-m.done:
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			}
+		case m.server.Mounted():
+			return m, nil
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 // entrust has the descriptor of a mount held, so that the mount lives on when this

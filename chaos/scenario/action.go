@@ -132,7 +132,7 @@ func (p *play) mountOne(ctx context.Context, n *node) {
 // remount mounts the image anew.
 func (p *play) remount(ctx context.Context, n *node) {
 	start := time.Now()
-	if err := n.unmount(ctx); err != nil {
+	if err := n.unmount(); err != nil {
 		p.reads.add(read{node: n.name, err: err}, start)
 		return
 	}
