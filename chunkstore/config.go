@@ -27,6 +27,9 @@ type Config struct {
 	// a power cut. Default 1s.
 	SyncEvery time.Duration
 
+	// KeepAll has the store make no room: what does not fit is not kept.
+	KeepAll bool
+
 	// Log takes what an operator should know: recovery, corruption, failing
 	// writes. Default: discard.
 	Log *slog.Logger

@@ -41,7 +41,7 @@ func (s *Store) makeRoom(target int64) error {
 	if s.used.Load() <= target {
 		return nil // another has made it
 	}
-	if s.stuck == s.stuckNow() {
+	if s.keepAll || s.stuck == s.stuckNow() {
 		return errInUse
 	}
 	c := s.survey()

@@ -28,6 +28,7 @@ type Store struct {
 	usable  int64 // what Put may fill; the rest is for what eviction copies
 	segSize int64
 	every   time.Duration
+	keepAll bool
 	log     *slog.Logger
 	lock    *os.File
 
@@ -97,7 +98,7 @@ func open(dir string, cfg Config) (_ *Store, err error) {
 		return nil, err
 	}
 	s := &Store{
-		dir: dir, every: cfg.SyncEvery, log: cfg.Log, lock: lock,
+		dir: dir, every: cfg.SyncEvery, keepAll: cfg.KeepAll, log: cfg.Log, lock: lock,
 		dirty: make(map[*segment]struct{}),
 		pins:  pins{owners: make(map[string][]chunk.ID), counts: make(map[chunk.ID]int32)},
 		wake:  make(chan struct{}, 1),

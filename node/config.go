@@ -66,6 +66,9 @@ type Config struct {
 	// Origin says how registries are reached.
 	Origin origin.Config
 
+	// Drill turns mechanisms off. Default: none.
+	Drill Drill
+
 	// Log gets what a person should act on. Default: discard.
 	Log *slog.Logger
 }
@@ -92,6 +95,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
+	c.Drill.apply(&c)
 	for _, limit := range []*time.Duration{&c.Origin.Timeouts.Header, &c.Origin.Timeouts.Stall} {
 		if *limit == 0 {
 			*limit = c.patience()

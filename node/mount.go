@@ -110,6 +110,16 @@ func (n *Node) Mount(ctx context.Context, ref, dir string, opts MountOptions) (*
 		return nil, err
 	}
 	defer unlock()
+	var m *Mount
+	err = n.withRoom(func() (err error) {
+		m, err = n.mountLocked(ctx, ref, dir, opts)
+		return err
+	})
+	return m, err
+}
+
+// mountLocked is Mount of a folder that nobody else deals with.
+func (n *Node) mountLocked(ctx context.Context, ref, dir string, opts MountOptions) (*Mount, error) {
 	img, err := n.Resolve(ctx, ref)
 	if err != nil {
 		return nil, err

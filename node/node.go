@@ -52,10 +52,12 @@ type Node struct {
 	serve     chan *Mount   // mounts that Run shall serve
 	ended     chan struct{} // closed when Run takes no more
 
+	reserve *reserve         // room for what a mount needs
 	keeping *keeping         // nil if mounts end with the node
 	dirs    keyLocks[string] // folders where something is mounted or taken up
 
 	monitored MonitorConfig
+	drill     Drill
 
 	mu     sync.Mutex // guards what follows
 	mounts []*Mount
@@ -92,17 +94,20 @@ func Open(cfg Config) (*Node, error) {
 		ended:     make(chan struct{}),
 
 		monitored: cfg.Monitor,
+		drill:     cfg.Drill,
+		reserve:   new(reserve),
 	}
 	if cfg.Hold != nil && !cfg.Uncached {
 		n.keeping = newKeeping(cfg.Hold, lib.log)
 	}
 	var store scheduler.Store = noStore{}
 	if !cfg.Uncached {
-		n.store, err = chunkstore.Open(filepath.Join(cfg.State, "chunks"), chunkstore.Config{Limit: cfg.StoreLimit, Log: cfg.Log})
+		n.store, err = chunkstore.Open(filepath.Join(cfg.State, "chunks"), chunkstore.Config{Limit: cfg.StoreLimit, KeepAll: cfg.Drill.Eviction, Log: cfg.Log})
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("open the chunk store: %w", err), lib.Close())
 		}
 		store = sectionStore{n.store}
+		n.reserve = newReserve(n.dir)
 	}
 	policy := scheduler.Config{ReadDeadline: cfg.ReadDeadline, StallTimeout: cfg.patience(), Trace: n.trace()}
 	if cfg.Cluster != nil {
@@ -110,7 +115,7 @@ func Open(cfg Config) (*Node, error) {
 			return nil, errors.Join(fmt.Errorf("join the cluster: %w", err), n.Close())
 		}
 	}
-	n.sched, err = scheduler.New(newSpill(store, n.notKept), n.catalog, new(codec.Decoder), policy)
+	n.sched, err = scheduler.New(newSpill(store, n.reserve.tight, n.notKept), n.catalog, new(codec.Decoder), policy)
 	if err == nil && cfg.CRI != nil {
 		err = n.serveUsers(*cfg.CRI, visitors)
 	}

@@ -22,6 +22,14 @@ const maxOpening = 4
 
 // files returns a reader of the files of a view.
 func (n *Node) files(view *View) fusefs.Files {
+	if n.drill.UncachedReads && n.store != nil {
+		return keptFiles{n.anyFiles(view), view, n.store}
+	}
+	return n.anyFiles(view)
+}
+
+// anyFiles returns a reader of files, whether or not their chunks are sealed.
+func (n *Node) anyFiles(view *View) fusefs.Files {
 	plain := n.sched.Reader(view)
 	sealed := func(l image.LayerInfo) bool { return l.Format == image.SOCI }
 	if !slices.ContainsFunc(view.Info().Layers, sealed) {

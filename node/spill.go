@@ -17,6 +17,7 @@ const maxSpill = 32 << 20
 // and decode a whole span. It is safe for concurrent use.
 type spill struct {
 	scheduler.Store
+	tight  func() bool                    // whether the disk's last room is for others
 	failed func(ref chunk.Ref, err error) // told of chunks that the store did not keep
 
 	mu    sync.Mutex // guards what follows
@@ -31,8 +32,8 @@ type spilled struct {
 }
 
 // newSpill returns a spill in front of a store.
-func newSpill(store scheduler.Store, failed func(chunk.Ref, error)) *spill {
-	return &spill{Store: store, failed: failed, byID: make(map[chunk.ID]*list.Element), order: list.New()}
+func newSpill(store scheduler.Store, tight func() bool, failed func(chunk.Ref, error)) *spill {
+	return &spill{Store: store, tight: tight, failed: failed, byID: make(map[chunk.ID]*list.Element), order: list.New()}
 }
 
 // ReadAt implements scheduler.Store.
@@ -68,7 +69,10 @@ func (s *spill) Has(id chunk.ID) bool {
 
 // Put implements scheduler.Store. It holds what the store does not keep.
 func (s *spill) Put(v chunk.Verified) error {
-	err := s.Store.Put(v)
+	err := chunk.ErrFull
+	if !s.tight() {
+		err = s.Store.Put(v)
+	}
 	if err == nil {
 		return nil
 	}

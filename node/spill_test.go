@@ -20,7 +20,7 @@ func numbered(n uint64) chunk.Verified {
 
 func TestSpill(t *testing.T) {
 	failed := 0
-	s := newSpill(fullStore{}, func(_ chunk.Ref, err error) {
+	s := newSpill(fullStore{}, roomy, func(_ chunk.Ref, err error) {
 		if !errors.Is(err, chunk.ErrFull) {
 			t.Errorf("told of %v", err)
 		}
@@ -63,10 +63,13 @@ func TestSpill(t *testing.T) {
 	}
 }
 
+// roomy is a disk that has room.
+func roomy() bool { return false }
+
 // TestSpillBehaves: with a store that has room, a spill is that store.
 func TestSpillBehaves(t *testing.T) {
 	store := storetest.NewMemory(1 << 30)
-	s := newSpill(store, func(ref chunk.Ref, err error) { t.Errorf("%s: %v", ref, err) })
+	s := newSpill(store, roomy, func(ref chunk.Ref, err error) { t.Errorf("%s: %v", ref, err) })
 	v := numbered(7)
 	if err := s.Put(v); err != nil {
 		t.Fatal(err)

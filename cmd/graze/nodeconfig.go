@@ -28,6 +28,7 @@ type nodeFile struct {
 	Metrics    metricsFile    `toml:"metrics" doc:"what the node tells of itself by HTTP: /metrics for Prometheus, /healthz, /readyz"`
 	Containerd containerdFile `toml:"containerd" doc:"the node as a snapshotter of containerd; without socket it is none"`
 	Cluster    clusterFile    `toml:"cluster" doc:"the node's place in a cluster; without key-file it works alone"`
+	Drill      drillFile      `toml:"drill" doc:"what a scenario of 'graze chaos' turns off, to show what it is for; nothing on a machine that matters"`
 }
 
 type registryFile struct {
@@ -61,6 +62,10 @@ type containerdFile struct {
 	Address    string   `toml:"address" doc:"containerd's own socket: calls of kubelet's image service go on to it, and the images of clients that don't name them are looked for there; \"\": none"`
 	Policies   []string `toml:"policies" doc:"how images are served, \"PATTERN MODE [require-index]\", the first that matches: lazy-or-pull (also where none matches), lazy-or-fail or pull"`
 	SmallImage fileSize `toml:"small-image" doc:"images below this size are pulled; \"\": none"`
+}
+
+type drillFile struct {
+	Off []string `toml:"off" doc:"any of \"uncached-reads\" (on a full disk), \"eviction\" (of chunks, for room) and \"retry-after\" (registries' wish for a pause)"`
 }
 
 type clusterFile struct {
@@ -124,6 +129,7 @@ func defaultNodeFile() nodeFile {
 			Completion:   fileSize{32 << 20},
 			Quarantine:   duration(10 * time.Minute),
 		},
+		Drill: drillFile{Off: []string{}},
 	}
 }
 
@@ -198,6 +204,9 @@ func (f *nodeFile) nodeConfig(o *options) (node.Config, error) {
 		Log:                 o.logger(),
 	}
 	var err error
+	if cfg.Drill, err = node.ParseDrill(f.Drill.Off); err != nil {
+		return cfg, fmt.Errorf("drill.off: %w", err)
+	}
 	if cfg.Hold, err = holder(f.KeepMounts, f.State, cfg.Log); err != nil {
 		return cfg, err
 	}
