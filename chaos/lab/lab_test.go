@@ -1,10 +1,16 @@
 package lab
 
 import (
+	"bufio"
 	"bytes"
+	"errors"
+	"fmt"
 	"io"
 	"net"
+	"os"
 	"os/exec"
+	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -146,5 +152,85 @@ func TestProcess(t *testing.T) {
 	}
 	if _, err := m.Start(exec.Command("/no/such/program")); err == nil {
 		t.Error("a program that is not there runs")
+	}
+}
+
+// TestMain makes this program one that tells the time by the code that Go uses.
+func TestMain(m *testing.M) {
+	if os.Getenv("GRAZE_TEST_CLOCK") != "" {
+		in := bufio.NewScanner(os.Stdin)
+		for in.Scan() {
+			fmt.Println(time.Now().Unix())
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// startSelf starts this program on a machine, with pipes.
+func startSelf(t *testing.T, m *Machine) (p *Process, ask func() int64) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "GRAZE_TEST_CLOCK=1")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, err = m.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = p.Signal(syscall.SIGKILL)
+		<-p.Exited()
+	})
+	lines := bufio.NewScanner(out)
+	return p, func() (now int64) {
+		t.Helper()
+		if _, err := io.WriteString(in, "\n"); err != nil || !lines.Scan() {
+			t.Fatal("the process has ended: ", err)
+		}
+		if now, err = strconv.ParseInt(lines.Text(), 10, 64); err != nil {
+			t.Fatal(err)
+		}
+		return now
+	}
+}
+
+func TestClock(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("amd64 only")
+	}
+	p, ask := startSelf(t, add(t, newNetwork(t, 1), 0, "10.77.0.1"))
+	const day = 24 * 60 * 60
+	for _, days := range []int64{400, -400, 0} {
+		if err := p.SetClock(time.Duration(days) * day * time.Second); err != nil {
+			t.Fatal(err)
+		}
+		if off := ask() - time.Now().Unix(); off < days*day-day/2 || off > days*day+day/2 {
+			t.Errorf("the clock is off by %d seconds, not by %d days", off, days)
+		}
+	}
+}
+
+func TestOutOfMemory(t *testing.T) {
+	g, err := newMemoryGroup("graze-chaos-test")
+	if err != nil {
+		t.Skip(err)
+	}
+	if err := g.remove(); err != nil {
+		t.Fatal(err)
+	}
+	p, ask := startSelf(t, add(t, newNetwork(t, 1), 0, "10.77.0.1"))
+	ask()
+	if err := p.OutOfMemory(); err != nil {
+		t.Fatal(err)
+	}
+	var status *exec.ExitError
+	if !errors.As(p.Err(), &status) || status.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		t.Errorf("the process has ended otherwise: %v", p.Err())
 	}
 }

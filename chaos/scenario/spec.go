@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -39,6 +41,18 @@ type Scenario struct {
 type Change struct {
 	Settings map[string]any `yaml:"settings"`
 	Seeds    *int           `yaml:"seeds"`
+}
+
+// String names what is turned off.
+func (c Change) String() string {
+	var list []string
+	if c.Seeds != nil {
+		list = append(list, fmt.Sprintf("seeds: %d", *c.Seeds))
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Settings)) {
+		list = append(list, fmt.Sprintf("%s: %q", name, fmt.Sprint(c.Settings[name])))
+	}
+	return strings.Join(list, ", ")
 }
 
 // A Cluster says what nodes there are.

@@ -135,7 +135,7 @@ func newChaosList(o *options) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				fmt.Fprintf(w, "%s\t%s\n", s.Name, s.About)
+				fmt.Fprintf(w, "%s\t%s It is about %s; off: %s.\n", s.Name, s.About, s.Guards, s.Off)
 			}
 			return w.Flush()
 		},

@@ -2,17 +2,22 @@ package main
 
 import (
 	"bytes"
-	"os"
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"graze/chaos/scenario"
 )
 
-// TestScenarios plays all scenarios that come with graze. With GRAZE_TEST_CLUSTER
-// each is played once more without the mechanism that it is about, and must fail;
-// otherwise those of quickOff are.
+// playedAtATime is how many scenarios are played at a time: they mostly wait.
+const playedAtATime = 4
+
+// TestScenarios plays all scenarios that come with graze, and each once more without
+// the mechanism that it is about: then it must fail.
 func TestScenarios(t *testing.T) {
 	needFUSE(t)
 	needNetwork(t)
@@ -21,34 +26,46 @@ func TestScenarios(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range scenario.Names() {
-		t.Run(name, func(t *testing.T) {
-			if r := playedScenario(t, binary, name, false); !r.OK() {
-				t.Error("what must hold does not")
-			}
-		})
-		if os.Getenv(wholeClusterEnv) == "" && !quickOff[name] {
-			continue
-		}
-		t.Run(name+"/off", func(t *testing.T) {
-			if r := playedScenario(t, binary, name, true); r.OK() {
-				t.Error("the scenario passes without what it is about")
-			}
-		})
+	type outcome struct {
+		report *scenario.Report
+		err    error
 	}
-}
-
-// quickOff has the scenarios that fail within seconds when they are turned off.
-var quickOff = map[string]bool{"outage-at-start": true, "rolling-restart": true, "liar": true}
-
-// playedScenario plays a scenario that comes with graze.
-func playedScenario(t *testing.T, binary, name string, off bool) *scenario.Report {
-	t.Helper()
-	s, err := scenario.Builtin(name)
-	if err != nil {
+	var mu sync.Mutex
+	all := make(map[string]outcome) // guarded by mu
+	var g errgroup.Group
+	g.SetLimit(playedAtATime)
+	for _, name := range scenario.Names() {
+		for _, off := range []bool{false, true} {
+			g.Go(func() error {
+				s, err := scenario.Builtin(name)
+				if err != nil {
+					return err
+				}
+				r, err := scenario.Play(t.Context(), s, scenario.Config{Binary: binary, Seed: 1, Off: off})
+				mu.Lock()
+				defer mu.Unlock()
+				all[fmt.Sprint(name, off)] = outcome{r, err}
+				return nil
+			})
+		}
+	}
+	if err := g.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	return played(t, binary, s, off)
+	for _, name := range scenario.Names() {
+		for _, off := range []bool{false, true} {
+			o := all[fmt.Sprint(name, off)]
+			t.Run(fmt.Sprintf("%s/off=%v", name, off), func(t *testing.T) {
+				if o.err != nil {
+					t.Fatal(o.err)
+				}
+				logReport(t, o.report)
+				if o.report.OK() == off {
+					t.Errorf("with its mechanism turned off: %v; what must hold has held: %v", off, o.report.OK())
+				}
+			})
+		}
+	}
 }
 
 // played plays a scenario, and logs its report.
@@ -58,12 +75,18 @@ func played(t *testing.T, binary string, s *scenario.Scenario, off bool) *scenar
 	if err != nil {
 		t.Fatal(err)
 	}
+	logReport(t, r)
+	return r
+}
+
+// logReport logs a report.
+func logReport(t *testing.T, r *scenario.Report) {
+	t.Helper()
 	var text bytes.Buffer
 	if err := r.Write(&text); err != nil {
 		t.Fatal(err)
 	}
 	t.Log("\n" + text.String())
-	return r
 }
 
 // TestSoak plays random faults of one seed for a short time.
