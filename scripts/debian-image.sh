@@ -6,44 +6,15 @@
 set -eu
 
 out=${1:?usage: debian-image.sh DIR}
-if [ -e "$out/index.json" ]; then
-	echo "image: $out is there already"
-	exit 0
-fi
-"$(dirname "$0")/need.sh" debootstrap umoci
-
-mkdir -p "$(dirname "$out")"
-work=$(mktemp -d "$out.XXXXXX")
-rootfs=$work/bundle/rootfs
-cleanup() {
-	umount -l "$rootfs/proc" 2>/dev/null || true
-	rm -rf --one-file-system "$work"
-}
-trap cleanup EXIT
-trap 'exit 1' INT TERM
-
-# layer MESSAGE: what changed in the root file system becomes the next layer.
-layer() {
-	umoci repack --image "$work/oci:debian-python" --refresh-bundle --history.comment "$1" "$work/bundle" >"$work/log" 2>&1 ||
-		{ cat "$work/log" >&2; exit 1; }
-	echo "image: layer done: $1"
-}
+tag=debian-python
+# shellcheck source=scripts/image-lib.sh
+. "$(dirname "$0")/image-lib.sh"
 
 echo "image: making Debian 12 with python3 by debootstrap (some minutes, once)"
-umoci init --layout "$work/oci"
-umoci new --image "$work/oci:debian-python"
-umoci unpack --image "$work/oci:debian-python" "$work/bundle" >/dev/null 2>&1
-debootstrap --variant=minbase bookworm "$rootfs" >"$work/log" 2>&1 || { tail -20 "$work/log" >&2; exit 1; }
-rm -rf "$rootfs"/var/cache/apt/archives/*.deb
-layer "debootstrap --variant=minbase bookworm"
-
-mount -t proc proc "$rootfs/proc"
-DEBIAN_FRONTEND=noninteractive chroot "$rootfs" apt-get install -y --no-install-recommends python3 python3-numpy >"$work/log" 2>&1 ||
-	{ tail -20 "$work/log" >&2; exit 1; }
-rm -rf "$rootfs"/var/cache/apt/archives/*.deb "$rootfs"/var/lib/apt/lists/*
-umount "$rootfs/proc"
+base
+install python3 python3-numpy
+rm -rf "$rootfs"/var/lib/apt/lists/*
 layer "apt-get install python3 python3-numpy"
-
 mkdir -p "$rootfs/app"
 cat >"$rootfs/app/main.py" <<'PY'
 """Solves a small linear system and keeps the result in a database."""
@@ -65,8 +36,4 @@ print(json.dumps({
 }))
 PY
 layer "the program"
-
-umoci config --image "$work/oci:debian-python" --config.cmd python3 --config.cmd /app/main.py
-umoci gc --layout "$work/oci" >/dev/null
-mv "$work/oci" "$out"
-echo "image: $out, $(du -sh "$out" | cut -f1) compressed"
+finish

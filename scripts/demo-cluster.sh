@@ -14,8 +14,7 @@ net=127.77.$(($$ % 254 + 1)) # of loopback addresses, so that two demos can run 
 pids=
 cleanup() {
 	# The nodes take their mounts away when they end; what is left was not served.
-	# shellcheck disable=SC2086 # one word per process
-	[ -z "$pids" ] || { kill $pids 2>/dev/null || true; wait $pids 2>/dev/null || true; }
+	end_all
 	for dir in "$work"/mnt/* "$work/plain"; do
 		# A mount whose process has died is one too, though stat fails on it.
 		! grep -q " $dir " /proc/self/mountinfo || umount -l "$dir"
@@ -35,11 +34,8 @@ bytes() {
 }
 
 echo "demo: starting an embedded registry with the image and its index"
-"$graze" registry --listen 127.0.0.1:0 --root "$work/registry" >"$work/registry.log" 2>&1 &
-pids="$pids $!"
-addr=$(wait_for "$work/registry.log" 'listening on' | sed 's/.*listening on \([^ ,]*\).*/\1/')
-image=$addr/debian-python:12
-skopeo copy --quiet --dest-tls-verify=false "oci:$layout:debian-python" "docker://$image"
+start_registry
+push_image "$layout"
 "$graze" index --state "$work/builder" --push "$image" >"$work/index.log" 2>&1
 
 echo "demo: running the program on one node by itself, to see what it needs"
@@ -141,18 +137,7 @@ for node in $nodes; do
 done
 
 echo "demo: pulling and unpacking all of the image with containerd, once"
-cat >"$work/containerd.toml" <<EOF
-version = 2
-root = "$work/containerd"
-state = "$work/containerd-run"
-disabled_plugins = ["io.containerd.grpc.v1.cri"]
-[grpc]
-address = "$work/containerd.sock"
-EOF
-containerd --config "$work/containerd.toml" >"$work/containerd.log" 2>&1 &
-pids="$pids $!"
-wait_for "$work/containerd.log" 'containerd successfully booted' >/dev/null
-ctr() { command ctr --address "$work/containerd.sock" "$@"; }
+start_containerd
 drop_caches
 p0=$(now)
 ctr image pull --plain-http "$image" >"$work/pull.log"

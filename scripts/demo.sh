@@ -12,8 +12,7 @@ cleanup() {
 	for dir in "$work/mnt" "$work/plain"; do
 		mountpoint -q "$dir" && umount "$dir"
 	done
-	# shellcheck disable=SC2086 # one word per process
-	[ -z "$pids" ] || { kill $pids 2>/dev/null || true; wait $pids 2>/dev/null || true; }
+	end_all
 	rm -rf --one-file-system "$work"
 }
 trap cleanup EXIT
@@ -23,11 +22,8 @@ trap 'exit 1' INT TERM
 . "$(dirname "$0")/demo-lib.sh"
 
 echo "demo: starting an embedded registry and pushing the image to it"
-"$graze" registry --listen 127.0.0.1:0 --root "$work/registry" >"$work/registry.log" 2>&1 &
-pids="$pids $!"
-addr=$(wait_for "$work/registry.log" 'listening on' | sed 's/.*listening on \([^ ,]*\).*/\1/')
-image=$addr/debian-python:12
-skopeo copy --quiet --dest-tls-verify=false "oci:$layout:debian-python" "docker://$image"
+start_registry
+push_image "$layout"
 
 echo "demo: making the index of the unmodified image and publishing it beside it"
 t0=$(now)
@@ -53,18 +49,7 @@ requests=$(jq '[.sources[].requests] | add' "$work/stats.json")
 umount "$work/mnt"
 
 echo "demo: pulling and unpacking all of the image with containerd"
-cat >"$work/containerd.toml" <<EOF
-version = 2
-root = "$work/containerd"
-state = "$work/containerd-run"
-disabled_plugins = ["io.containerd.grpc.v1.cri"]
-[grpc]
-address = "$work/containerd.sock"
-EOF
-containerd --config "$work/containerd.toml" >"$work/containerd.log" 2>&1 &
-pids="$pids $!"
-wait_for "$work/containerd.log" 'containerd successfully booted' >/dev/null
-ctr() { command ctr --address "$work/containerd.sock" "$@"; }
+start_containerd
 drop_caches
 t0=$(now)
 ctr image pull --plain-http "$image" >"$work/pull.log"
