@@ -154,9 +154,10 @@ func (l lazyImages) Resolve(ctx context.Context, name string) (snapshotter.Image
 	if err != nil {
 		return snapshotter.Image{}, err
 	}
-	out := snapshotter.Image{Name: img.byDigest(), Repository: img.Repository, Chains: chainIDs(img.DiffIDs)}
-	for _, layer := range img.Layers {
-		out.Size += layer.Size
+	out := snapshotter.Image{Name: img.byDigest(), Repository: img.Repository, Chains: chainIDs(img.DiffIDs), Unpackable: true}
+	for i := range img.Layers {
+		out.Size += img.Layers[i].Size
+		out.Unpackable = out.Unpackable && !isNydusBlob(&img.Layers[i])
 	}
 	return out, nil
 }

@@ -66,7 +66,7 @@ sh -c 'echo $$ >"$1/cgroup.procs"; shift; exec "$@"' sh "$cgroup/${work##*/}" \
 pids="$pids $!"
 init=$(wait_for "$work/machine.pid" .)
 in_machine() {
-	nsenter --target "$init" --mount --uts --ipc --pid --cgroup --root --wd=/ \
+	nsenter --target "$init" --mount --uts --ipc --pid --cgroup --root --wd \
 		env -i PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"
 }
 # until WHAT COMMAND...: waits until the command succeeds on the machine.

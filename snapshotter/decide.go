@@ -20,6 +20,9 @@ type decision struct {
 	policy Policy
 }
 
+// packed reports whether the image is known, and one that containerd can't unpack.
+func (d *decision) packed() bool { return len(d.image.Chains) > 0 && !d.image.Unpackable }
+
 // decide finds out whether the wanted layer is served lazily, and then which view
 // has it. Otherwise the view is empty, and containerd is to pull the layer. An
 // error ends the pull.
@@ -39,6 +42,8 @@ func (s *Snapshotter) decide(ctx context.Context, w wanted) (View, error) {
 		return view, nil
 	case d.policy.Mode == LazyOrFail:
 		return View{}, fmt.Errorf("image can't be served lazily (%s), and its policy forbids to pull it: %w: %w", d.reason, errdefs.ErrFailedPrecondition, d.err)
+	case d.packed():
+		return View{}, fmt.Errorf("image can't be served lazily (%s), and containerd can't unpack its layers: %w: %w", d.reason, errdefs.ErrFailedPrecondition, d.err)
 	}
 	return View{}, nil
 }
@@ -96,7 +101,7 @@ func (s *Snapshotter) decideImage(ctx context.Context, name string) *decision {
 		return d
 	}
 	d.image = img
-	if d.policy.Mode != LazyOrFail && img.Size < s.cfg.SmallImage {
+	if d.policy.Mode != LazyOrFail && img.Unpackable && img.Size < s.cfg.SmallImage {
 		d.reason = Small
 		return d
 	}

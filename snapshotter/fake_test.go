@@ -45,7 +45,7 @@ func newFakeImages() *fakeImages {
 
 // add makes an image with layers of these names.
 func (f *fakeImages) add(repository string, layers ...string) Image {
-	img := Image{Name: repository + "@sha256:" + fmt.Sprint(layers), Repository: repository, Size: 100 << 20}
+	img := Image{Name: repository + "@sha256:" + fmt.Sprint(layers), Repository: repository, Size: 100 << 20, Unpackable: true}
 	chain := chunk.Blob("")
 	for _, l := range layers {
 		chain += chunk.Blob("/" + l)
@@ -54,6 +54,13 @@ func (f *fakeImages) add(repository string, layers ...string) Image {
 	f.images[img.Name] = img
 	f.images[repository+":1"] = img
 	return img
+}
+
+// pack has an image that was added consist of layers that containerd can't unpack.
+func (f *fakeImages) pack(repository string) {
+	img := f.images[repository+":1"]
+	img.Unpackable = false
+	f.images[repository+":1"], f.images[img.Name] = img, img
 }
 
 // Resolve implements Images.

@@ -31,6 +31,10 @@ type Image struct {
 	Repository string // "registry.example/app"
 	Size       int64  // of all layers, as the registry has them, in bytes
 
+	// Unpackable says that containerd can unpack the layers. Those of some formats
+	// are no archives of files.
+	Unpackable bool
+
 	// Chains has the chain ID of each layer and those below it, the lowest first.
 	Chains []chunk.Blob
 }

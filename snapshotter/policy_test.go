@@ -106,6 +106,7 @@ func TestReasons(t *testing.T) {
 		cfg    Config
 		before func(ctx context.Context, op, name string) error
 		labels func(Image) map[string]string
+		packed bool // containerd can't unpack the layers
 		want   Reason
 		fails  bool // the pull
 	}{
@@ -128,6 +129,9 @@ func TestReasons(t *testing.T) {
 		{name: "not there", before: fail("resolve", chunk.ErrNotFound), want: NotFound},
 		{name: "corrupt", before: fail("ready", chunk.ErrCorrupt), want: Corrupt},
 		{name: "odd", before: fail("ready", errors.New("layer is encrypted")), want: Unsupported},
+		{name: "packed", packed: true, want: Lazy},
+		{name: "packed and small", packed: true, cfg: Config{SmallImage: 200 << 20}, want: Lazy},
+		{name: "packed and odd", packed: true, before: fail("ready", errors.New("layer is encrypted")), want: Unsupported, fails: true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			images := newFakeImages()
@@ -137,6 +141,9 @@ func TestReasons(t *testing.T) {
 			row.cfg.Root = t.TempDir()
 			s := open(t, row.cfg, images)
 			img := images.add("r.test/app", "a")
+			if row.packed {
+				images.pack("r.test/app")
+			}
 			labels := criLabels(img, img.Chains[0])
 			if row.labels != nil {
 				labels = row.labels(img)

@@ -41,26 +41,28 @@ func cycleScaleOf() cycleScale {
 // the node at least once, and sees nothing of it. What can't be started while the
 // node is away is started again, as kubelet does. At the end nothing is left.
 func TestCycles(t *testing.T) {
-	scale := cycleScaleOf()
-	c := newCycles(t, containerdConfig{})
-	for i := range scale.images {
-		c.push(t, i)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	worked := make(chan struct{})
-	go func() {
-		defer close(worked)
-		c.pullAll(ctx, t)
-		c.work(ctx, t, scale)
-	}()
-	defer func() {
-		cancel()
-		<-worked
-	}()
-	c.disturb(t, worked)
-	t.Logf("%d containers over %d restarts of the node; %d starts and %d pulls were tried again", scale.cycles, c.lives, c.startedAgain, c.pulledAgain)
-	c.accounted(t)
-	c.vanished(t)
+	containerds(t, func(t *testing.T, cfg containerdConfig) {
+		scale := cycleScaleOf()
+		c := newCycles(t, cfg)
+		for i := range scale.images {
+			c.push(t, i)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		worked := make(chan struct{})
+		go func() {
+			defer close(worked)
+			c.pullAll(ctx, t)
+			c.work(ctx, t, scale)
+		}()
+		defer func() {
+			cancel()
+			<-worked
+		}()
+		c.disturb(t, worked)
+		t.Logf("%d containers over %d restarts of the node; %d starts and %d pulls were tried again", scale.cycles, c.lives, c.startedAgain, c.pulledAgain)
+		c.accounted(t)
+		c.vanished(t)
+	})
 }
 
 // cycles is a containerd with a node that dies and comes back.
@@ -93,7 +95,8 @@ func newCycles(t *testing.T, cfg containerdConfig) *cycles {
 	c := &cycles{reg: startRegistry(t), node: newKeptNode(t), back: make(chan struct{})}
 	cfg.graze = filepath.Join(c.node.state, "containerd.sock")
 	config := filepath.Join(t.TempDir(), "node.toml")
-	text := fmt.Sprintf("[containerd]\nsocket = %q\nsmall-image = \"\"\n", cfg.graze)
+	cfg.dir = t.TempDir()
+	text := fmt.Sprintf("[containerd]\nsocket = %q\naddress = %q\nsmall-image = \"\"\n", cfg.graze, cfg.dir+"/sock")
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
