@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/identity"
@@ -44,6 +45,10 @@ type ContainerdConfig struct {
 	SmallImage int64
 }
 
+// viewLinger is how long an image stays mounted that no container uses: longer than
+// kubelet waits at most before it starts a container again that ends.
+const viewLinger = 10 * time.Minute
+
 // snapshots is the node's snapshotter, and what it needs besides.
 type snapshots struct {
 	*snapshotter.Snapshotter
@@ -56,7 +61,7 @@ func (n *Node) newSnapshots(cfg ContainerdConfig, registries origin.Config) (*sn
 	if cfg.Socket == "" {
 		return nil, errors.New("no socket for containerd was given")
 	}
-	out := snapshotter.Config{Root: cfg.Root, SmallImage: cfg.SmallImage, Log: n.log}
+	out := snapshotter.Config{Root: cfg.Root, SmallImage: cfg.SmallImage, Linger: viewLinger, Log: n.log}
 	if out.Root == "" {
 		out.Root = filepath.Join(n.dir, "containerd")
 	}

@@ -10,9 +10,10 @@ layout=${1:?usage: systemd.sh OCI-LAYOUT [ROOT]}
 root=${2:-/}
 graze=$(realpath "$(dirname "$0")/../bin/graze")
 work=$(mktemp -d /tmp/graze-systemd.XXXXXX)
-pids=
+pids= init=
 cleanup() {
 	# All of the machine ends with its first process, and its mounts with them.
+	[ -z "$init" ] || kill -KILL "$init" 2>/dev/null || true
 	end_all
 	rmdir "/sys/fs/cgroup/unified/${work##*/}" 2>/dev/null || true
 	rm -rf --one-file-system "$work"

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/core/snapshots/storage"
@@ -37,6 +38,12 @@ func (s *Snapshotter) cleanLater() {
 // Cleanup implements snapshots.Cleaner: it takes away the folders and mounts that
 // no snapshot needs.
 func (s *Snapshotter) Cleanup(ctx context.Context) error {
+	_, err := s.cleanup(ctx)
+	return err
+}
+
+// cleanup is Cleanup. It returns when there is more to do, zero if nothing is known of.
+func (s *Snapshotter) cleanup(ctx context.Context) (again time.Time, err error) {
 	s.cleaning.Lock()
 	defer s.cleaning.Unlock()
 	// A snapshot uses a view only after it is in the database, so that those who do,
@@ -44,17 +51,44 @@ func (s *Snapshotter) Cleanup(ctx context.Context) error {
 	gone := s.views.ids()
 	snaps, err := s.prepared(ctx)
 	if err != nil {
-		return err
+		return again, err
 	}
 	for _, snap := range snaps {
 		delete(gone, snap.ID)
 	}
-	errs := []error{s.views.sweep(ctx, gone)}
+	again, err = s.views.sweep(ctx, gone, func() (map[View]bool, error) { return s.served(ctx) })
+	errs := []error{err}
 	dirs, err := s.abandoned(ctx)
 	for _, dir := range dirs {
 		errs = append(errs, os.RemoveAll(dir))
 	}
-	return errors.Join(append(errs, err)...)
+	return again, errors.Join(append(errs, err)...)
+}
+
+// served returns the views that there are snapshots of.
+func (s *Snapshotter) served(ctx context.Context) (map[View]bool, error) {
+	var ids []string
+	err := s.read(ctx, func(ctx context.Context) error {
+		return storage.WalkInfo(ctx, func(ctx context.Context, info snapshots.Info) error {
+			id, _, _, err := storage.GetInfo(ctx, info.Name)
+			ids = append(ids, id)
+			return err
+		})
+	})
+	if err != nil && !errdefs.IsNotFound(err) {
+		return nil, err
+	}
+	list := map[View]bool{}
+	for _, id := range ids {
+		view, err := readView(s.snapshotDir(id))
+		if err != nil {
+			return nil, err
+		}
+		if view != nil {
+			list[*view] = true
+		}
+	}
+	return list, nil
 }
 
 // abandoned returns the folders that are of no snapshot. It puts them where their

@@ -21,7 +21,8 @@
 // commit, are laid over it by overlayfs, and what is below it is not looked at.
 //
 // A view is mounted while a container, or anything else that is prepared upon it,
-// needs it. All of them share the mount: there are as many as there are images in
+// needs it, and stays for a while afterwards: with the mount goes what the kernel has
+// read by it. All of them share the mount: there are as many as there are images in
 // use, and as many lower directories as there are plain snapshots, plus one.
 //
 // # Folder

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/core/snapshots/storage"
@@ -29,6 +30,11 @@ type Config struct {
 	// SmallImage is the size in bytes below which an image is pulled, unless its
 	// policy forbids that. 0 means that all are served lazily.
 	SmallImage int64
+
+	// Linger is how long a view stays mounted that nobody uses, so that the next
+	// container of the image finds what the kernel has read of it. It goes before that
+	// if the image does. Default: not at all.
+	Linger time.Duration
 
 	// Finder finds images for clients that don't name them. Default: none.
 	Finder Finder
@@ -73,7 +79,7 @@ func Open(cfg Config, images Images) (*Snapshotter, error) {
 		}
 	}
 	s := &Snapshotter{cfg: cfg, images: images, log: cfg.Log, removed: make(chan struct{}, 1)}
-	s.views = views{dir: filepath.Join(cfg.Root, "views"), images: images}
+	s.views = views{dir: filepath.Join(cfg.Root, "views"), images: images, linger: cfg.Linger}
 	for _, dir := range []string{s.snapshotsDir(), s.views.dir} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, err
@@ -132,11 +138,17 @@ func (s *Snapshotter) recover(ctx context.Context) error {
 // stay mounted after it.
 func (s *Snapshotter) Run(ctx context.Context) error {
 	for {
-		if err := s.Cleanup(ctx); err != nil && ctx.Err() == nil {
+		again, err := s.cleanup(ctx)
+		if err != nil && ctx.Err() == nil {
 			s.log.Warn("what removed snapshots left behind could not be taken away", "err", err)
+		}
+		var later <-chan time.Time
+		if !again.IsZero() {
+			later = time.After(time.Until(again))
 		}
 		select {
 		case <-s.removed:
+		case <-later:
 		case <-ctx.Done():
 			return nil
 		}

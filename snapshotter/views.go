@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 )
 
 // views mounts each view that somebody uses once. Who uses one is known by the ID
@@ -18,6 +19,7 @@ import (
 type views struct {
 	dir    string
 	images Images
+	linger time.Duration // how long a view stays that nobody uses
 
 	mu      sync.Mutex // guards entries, and users of what is in it
 	entries map[View]*viewEntry
@@ -26,6 +28,7 @@ type views struct {
 // A viewEntry is a view that is mounted, is about to be, or was.
 type viewEntry struct {
 	users map[string]bool // IDs of snapshots
+	idle  time.Time       // since when there are none; zero if there are
 	busy  chan struct{}   // has a value while the view is mounted or taken away
 }
 
@@ -48,7 +51,7 @@ func (v *views) use(view View, id string) *viewEntry {
 		e = &viewEntry{users: map[string]bool{}, busy: make(chan struct{}, 1)}
 		v.entries[view] = e
 	}
-	e.users[id] = true
+	e.users[id], e.idle = true, time.Time{}
 	return e
 }
 
@@ -82,22 +85,61 @@ func (v *views) ids() map[string]bool {
 	return ids
 }
 
-// sweep takes away the views that nobody uses when these snapshots have gone.
-func (v *views) sweep(ctx context.Context, gone map[string]bool) error {
-	v.mu.Lock()
-	idle := map[View]*viewEntry{}
-	for view, e := range v.entries {
-		maps.DeleteFunc(e.users, func(id string, _ bool) bool { return gone[id] })
-		if len(e.users) == 0 {
-			idle[view] = e
+// sweep takes away the views that nobody uses when these snapshots have gone: those
+// that nobody has used for a while, and those that nobody can, as no snapshot of
+// theirs is left. It returns when to look again; zero if there is no need to.
+func (v *views) sweep(ctx context.Context, gone map[string]bool, served func() (map[View]bool, error)) (again time.Time, err error) {
+	idle, late := v.forget(gone)
+	var errs []error
+	if len(idle) > len(late) {
+		known, err := served()
+		if err != nil {
+			errs, known = append(errs, err), nil
+		}
+		for view, e := range idle {
+			if known != nil && !known[view] {
+				late[view] = e
+			}
 		}
 	}
-	v.mu.Unlock()
-	var errs []error
 	for view, e := range idle {
-		errs = append(errs, v.leave(ctx, view, e))
+		if late[view] != nil {
+			errs = append(errs, v.leave(ctx, view, e))
+		} else if end := v.end(e); again.IsZero() || end.Before(again) {
+			again = end
+		}
 	}
-	return errors.Join(errs...)
+	return again, errors.Join(errs...)
+}
+
+// forget notes that snapshots have gone. It returns the views that nobody uses, and
+// those of them that have been there for long enough.
+func (v *views) forget(gone map[string]bool) (idle, late map[View]*viewEntry) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	idle, late = map[View]*viewEntry{}, map[View]*viewEntry{}
+	now := time.Now()
+	for view, e := range v.entries {
+		maps.DeleteFunc(e.users, func(id string, _ bool) bool { return gone[id] })
+		if len(e.users) > 0 {
+			continue
+		}
+		if e.idle.IsZero() {
+			e.idle = now
+		}
+		idle[view] = e
+		if !now.Before(e.idle.Add(v.linger)) {
+			late[view] = e
+		}
+	}
+	return idle, late
+}
+
+// end returns until when a view stays that nobody uses.
+func (v *views) end(e *viewEntry) time.Time {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return e.idle.Add(v.linger)
 }
 
 // leave takes a view away, unless somebody has come to use it.

@@ -17,7 +17,8 @@ func TestContainerdNydus(t *testing.T) {
 	containerds(t, func(all *testing.T, cfg containerdConfig) {
 		r := startRig(all, cfg, "")
 		oci, _ := r.probeImage(all, "oci", 1, imagetest.Gzip(6))
-		tree := r.ctd.pull(all, oci)
+		tree := startContainerd(all).pull(all, oci)
+		r.ctd.ctr(all, "image", "pull", "--plain-http", "--snapshotter", "overlayfs", oci)
 		want, wantCode := r.ctd.run(all, "overlayfs", oci, "plain", "/probe")
 		for name, opts := range map[string]rafstest.Options{
 			"v5": {Version: 5, Compressor: rafstest.LZ4, Blobs: 2},
