@@ -55,7 +55,7 @@ func New(cfg Config, h Handler) (*Host, error) {
 	if h == nil {
 		return nil, errors.New("peer: no handler")
 	}
-	identity, err := libp2ptls.NewIdentity(cfg.Identity.key)
+	identity, err := newTLS(cfg.Identity)
 	if err != nil {
 		return nil, err
 	}
