@@ -69,6 +69,7 @@ func (m *Machine) Start(cmd *exec.Cmd) (*Process, error) {
 				cmd.SysProcAttr = new(syscall.SysProcAttr)
 			}
 			cmd.SysProcAttr.Pdeathsig = syscall.SIGTERM
+			cmd.SysProcAttr.Setpgid = true // an interrupt by the terminal is not for it
 			if err := cmd.Start(); err != nil {
 				return err
 			}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -46,6 +47,7 @@ type failingDisk struct {
 func startDisk(binary, folder, dir string) (*failingDisk, error) {
 	d := &failingDisk{cmd: exec.Command(binary, "chaos", "disk", folder, dir)}
 	d.cmd.Stderr = os.Stderr
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt by the terminal is not for it
 	out, err := d.cmd.StdoutPipe()
 	if err != nil {
 		return nil, err

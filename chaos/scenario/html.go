@@ -18,6 +18,7 @@ var page = template.Must(template.New("report").Parse(reportHTML))
 const (
 	plotWidth  = 900
 	plotHeight = 120
+	axisHeight = 16
 	plotBars   = 450 // at most
 )
 
@@ -33,6 +34,12 @@ type plot struct {
 type bar struct {
 	X, Y, W, H float64
 	Text       string
+}
+
+// A tick is a time on the axis below a plot.
+type tick struct {
+	X    float64
+	Text string
 }
 
 // A stroke is an event, where the plots have its time.
@@ -62,8 +69,31 @@ func (r *Report) WriteHTML(w io.Writer) error {
 		Seconds       string
 		Plots         []plot
 		Strokes       []stroke
+		Ticks         []tick
+		Median, P99   time.Duration
+		Slowest       time.Duration
 		Width, Height int
-	}{r, r.OK(), fmt.Sprintf("%.1f", r.Took.Seconds()), plots, strokes, plotWidth, plotHeight})
+		Below, Whole  int // where the axis has its text, and the height with it
+	}{
+		r, r.OK(), fmt.Sprintf("%.1f", r.Took.Seconds()), plots, strokes, r.ticks(),
+		r.Totals.Median.Round(time.Microsecond), r.Totals.P99.Round(time.Millisecond), r.Totals.Slowest.Round(time.Millisecond),
+		plotWidth, plotHeight, plotHeight + axisHeight - 4, plotHeight + axisHeight,
+	})
+}
+
+// ticks returns the times of the axis, ten to twenty-five of them.
+func (r *Report) ticks() (list []tick) {
+	length := time.Duration(len(r.Samples)) * sampleLength
+	step := time.Second
+	for _, longer := range []time.Duration{2, 5, 10, 30, 60, 120, 300, 600} {
+		if length/step > 25 {
+			step = longer * time.Second
+		}
+	}
+	for at := time.Duration(0); at < length; at += step {
+		list = append(list, tick{r.x(at), fmt.Sprintf("%g s", at.Seconds())})
+	}
+	return list
 }
 
 // x returns where plots have a time.

@@ -181,7 +181,12 @@ func (p *play) run(ctx context.Context) (_ *Report, err error) {
 	err = p.steps(ctx, reading)
 	p.end()
 	if err != nil {
-		giveUp() // nobody waits for reads that are under way
+		// Nobody waits for reads that are under way. A reader can't end while the node
+		// that it has asked stands still.
+		giveUp()
+		for _, n := range c.nodes {
+			n.abort()
+		}
 	}
 	p.steady.Wait()
 	p.once.Wait()

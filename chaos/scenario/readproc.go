@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -106,6 +107,7 @@ func runReader(ctx context.Context, binary, dir string, files []*file, f func(re
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, binary, "chaos", "reader", dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt by the terminal is not for it
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"graze/chaos"
@@ -54,7 +55,7 @@ func (s *Step) String() string {
 	case s.Lie:
 		return "a liar joins"
 	case s.Wait != nil:
-		return "wait"
+		return s.Wait.String()
 	}
 	return "mark " + s.Mark
 }
@@ -70,4 +71,22 @@ func (r *Registry) String() string {
 		return "registry: " + string(r.Fault.Kind)
 	}
 	return "registry: all is well"
+}
+
+// String says what is waited for.
+func (w *Wait) String() string {
+	var list []string
+	if w.Reads {
+		list = append(list, "all is read")
+	}
+	if w.Copies {
+		list = append(list, "there are copies enough")
+	}
+	if w.Members > 0 {
+		list = append(list, fmt.Sprintf("%d members know each other", w.Members))
+	}
+	if w.For > 0 {
+		list = append(list, time.Duration(w.For).String()+" are over")
+	}
+	return "wait until " + strings.Join(list, ", then ")
 }
