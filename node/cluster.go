@@ -152,6 +152,7 @@ func (n *Node) join(cfg ClusterConfig, silence time.Duration) (*members, error) 
 		Advertise: advertised(cfg.Advertise, bulk),
 		P2P:       []string{p2pAddr},
 		Plain:     cfg.Plain,
+		Aging:     n.drill.Certificates,
 		Stall:     silence,
 		Limits:    peer.Limits{Upload: cfg.UploadRate},
 		Trace:     n.peerTrace(),

@@ -18,6 +18,8 @@ type Drill struct {
 	UncachedReads bool
 	// Eviction: the store makes no room.
 	Eviction bool
+	// Certificates between nodes have an age, so that clocks must agree.
+	Certificates bool
 	// RetryAfter: registries are asked again as after any other failure.
 	RetryAfter bool
 }
@@ -30,10 +32,12 @@ func ParseDrill(names []string) (d Drill, err error) {
 			d.UncachedReads = true
 		case "eviction":
 			d.Eviction = true
+		case "ageless-certificates":
+			d.Certificates = true
 		case "retry-after":
 			d.RetryAfter = true
 		default:
-			return d, fmt.Errorf("uncached-reads, eviction and retry-after can be turned off, not %q", name)
+			return d, fmt.Errorf("uncached-reads, eviction, ageless-certificates and retry-after can be turned off, not %q", name)
 		}
 	}
 	return d, nil

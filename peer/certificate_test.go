@@ -12,7 +12,7 @@ func TestCertificateHasNoAge(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	identity, err := newTLS(id)
+	identity, err := newTLS(id, false)
 	if err != nil {
 		t.Fatal(err)
 	}

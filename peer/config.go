@@ -29,6 +29,10 @@ type Config struct {
 	// agree on it. It is for a network whose every machine is trusted.
 	Plain bool
 
+	// Aging has the certificate hold from an hour before it is made, as libp2p has
+	// it: who has a clock that is behind refuses it. It is for drills.
+	Aging bool
+
 	// Conns is the most connections to one peer in each lane. Default: 4.
 	Conns int
 

@@ -55,7 +55,7 @@ func New(cfg Config, h Handler) (*Host, error) {
 	if h == nil {
 		return nil, errors.New("peer: no handler")
 	}
-	identity, err := newTLS(cfg.Identity)
+	identity, err := newTLS(cfg.Identity, cfg.Aging)
 	if err != nil {
 		return nil, err
 	}

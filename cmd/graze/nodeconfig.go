@@ -65,7 +65,7 @@ type containerdFile struct {
 }
 
 type drillFile struct {
-	Off []string `toml:"off" doc:"any of \"uncached-reads\" (on a full disk), \"eviction\" (of chunks, for room) and \"retry-after\" (registries' wish for a pause)"`
+	Off []string `toml:"off" doc:"any of \"uncached-reads\" (on a full disk), \"eviction\" (of chunks, for room), \"ageless-certificates\" (between nodes) and \"retry-after\" (registries' wish for a pause)"`
 }
 
 type clusterFile struct {
