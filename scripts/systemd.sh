@@ -49,7 +49,7 @@ done
 rm -rf etc/systemd/system etc/fstab etc/containerd
 mkdir etc/systemd/system
 exec env -i container=graze PATH=/usr/sbin:/usr/bin:/sbin:/bin \
-	chroot . /lib/systemd/systemd --unit=basic.target --show-status=0 --log-target=journal
+	chroot . /lib/systemd/systemd --unit=multi-user.target --show-status=0 --log-target=journal
 EOF
 
 echo "systemd: starting a registry and a machine"
@@ -83,7 +83,7 @@ until_true() {
 	in_machine journalctl --no-pager --lines 40 >&2 || true
 	exit 1
 }
-until_true 'the machine is up' systemctl is-active basic.target
+until_true 'the machine is up' systemctl is-active multi-user.target
 version=$(in_machine systemctl --version | awk 'NR == 1 { print $2 }')
 
 # From version 254 on systemd says itself that it has a store.
@@ -107,9 +107,13 @@ until_true 'the node answers' graze stats
 in_machine graze mount --node /var/lib/graze/graze.sock --index require "$image" /mnt
 
 # The reader goes on until something is wrong.
+: >"$work/reader.log"
 in_machine sh -ec 'cd /mnt; while [ ! -e /run/stop ]; do
 	find . -xdev | cksum
-	for file in usr/bin/python3* usr/bin/perl; do dd "if=$file" iflag=direct bs=64k status=none | cksum; done
+	for file in usr/bin/python3* usr/bin/perl; do
+		dd "if=$file" iflag=direct bs=64k of=/tmp/read status=none
+		cksum /tmp/read
+	done
 done' >"$work/reader.log" 2>"$work/reader.err" &
 reader=$!
 pids="$pids $reader"
