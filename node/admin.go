@@ -83,6 +83,10 @@ func (a admin) Stats(context.Context, *adminpb.StatsRequest) (*adminpb.StatsRepl
 			Busy: s.Served.Busy, Absent: s.Served.Absent, Abandoned: s.Served.Abandoned,
 		},
 		Cluster: clusterToPB(&s.Cluster),
+		Metadata: &adminpb.Metadata{
+			Bytes: s.Metadata.Bytes, Files: s.Metadata.Files, Limit: s.Metadata.Limit,
+			InUse: s.Metadata.InUse, Removed: s.Metadata.Removed,
+		},
 
 		Containerd: containerdToPB(&s.Containerd),
 	}

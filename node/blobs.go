@@ -29,9 +29,18 @@ func (b blobDir) path(d chunk.Blob) (string, error) {
 	return filepath.Join(string(b), "sha256", digits), nil
 }
 
-// open opens blob d without checking its bytes. It returns chunk.ErrNotFound
-// where there is none.
+// open opens blob d to use it, without checking its bytes. It returns
+// chunk.ErrNotFound where there is none.
 func (b blobDir) open(d chunk.Blob) (*os.File, error) {
+	f, err := b.peek(d)
+	if err == nil {
+		touch(f.Name())
+	}
+	return f, err
+}
+
+// peek opens blob d as open does. That is no use of it.
+func (b blobDir) peek(d chunk.Blob) (*os.File, error) {
 	name, err := b.path(d)
 	if err != nil {
 		return nil, err
@@ -43,21 +52,25 @@ func (b blobDir) open(d chunk.Blob) (*os.File, error) {
 	return f, err
 }
 
-// has reports whether there is a blob d of the given size. It does not check the
-// bytes.
+// has reports whether there is a blob d of the given size, which is a use of it. It
+// does not check the bytes.
 func (b blobDir) has(d chunk.Blob, size int64) bool {
 	name, err := b.path(d)
 	if err != nil {
 		return false
 	}
 	st, err := os.Stat(name)
-	return err == nil && st.Size() == size
+	if err != nil || st.Size() != size {
+		return false
+	}
+	touch(name)
+	return true
 }
 
-// check compares the bytes of blob d with its digest. A blob that is not what
+// check compares the bytes of blob d with its digest, which is no use of it. A blob that is not what
 // its name says is removed, and reported as corrupt.
 func (b blobDir) check(d chunk.Blob) error {
-	f, err := b.open(d)
+	f, err := b.peek(d)
 	if err != nil {
 		return err
 	}

@@ -24,6 +24,11 @@ type Config struct {
 	// was free when the store was first opened.
 	StoreLimit int64
 
+	// MetadataLimit bounds what is kept of images besides their chunks, in bytes:
+	// manifests, configs, indexes and views. What images in use need is kept all the
+	// same. 0 means a tenth of the chunk store's limit, and 64 MiB at least.
+	MetadataLimit int64
+
 	// Uncached leaves out the chunk store: what is read is fetched, handed out
 	// and forgotten. Such a node needs no lock.
 	Uncached bool
@@ -86,8 +91,8 @@ func (c Config) withDefaults() (Config, error) {
 	if c.State == "" {
 		return c, errors.New("no state folder was given")
 	}
-	if c.ReadDeadline < 0 || c.StoreLimit < 0 || c.Stale.MaxAge < 0 {
-		return c, errors.New("the read deadline, the store's limit and the age of stale tags must not be negative")
+	if c.ReadDeadline < 0 || c.StoreLimit < 0 || c.MetadataLimit < 0 || c.Stale.MaxAge < 0 {
+		return c, errors.New("the read deadline, the limits of the store and of metadata, and the age of stale tags must not be negative")
 	}
 	if c.ReadDeadline == 0 {
 		c.ReadDeadline = 5 * time.Minute

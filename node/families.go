@@ -133,6 +133,12 @@ var storeFamilies = []family{
 	{"graze_store_evicted_bytes_total", counter, "Bytes of those.", nil, one(func(s *sample) int64 { return s.store.EvictedBytes })},
 	{"graze_store_corrupt_chunks_total", counter, "Chunks that rotted on this disk, and were dropped.", nil, one(func(s *sample) int64 { return s.store.Corrupt })},
 	{"graze_store_errors_total", counter, "Chunks that the disk did not take, and failures to sync.", nil, one(func(s *sample) int64 { return s.store.WriteErrors + s.store.SyncErrors })},
+	{"graze_metadata_bytes", gauge, "Bytes of manifests, configs, indexes and views of images, by whether an image in use needs them.", []string{"state"}, func(s *sample, e emitter) {
+		e.value(s.metadata.InUse, "used")
+		e.value(s.metadata.Bytes-s.metadata.InUse, "unused")
+	}},
+	{"graze_metadata_limit_bytes", gauge, "The most bytes of those that are kept without need.", nil, one(func(s *sample) int64 { return s.metadata.Limit })},
+	{"graze_metadata_removed_files_total", counter, "Files of those that were removed for room.", nil, one(func(s *sample) int64 { return s.metadata.Removed })},
 	{"graze_seed_images", gauge, "Images that the node holds whole, or is to.", nil, one(func(s *sample) int64 { return s.seeds.images })},
 	{"graze_seed_spans", gauge, "Spans of those images.", []string{"state"}, func(s *sample, e emitter) {
 		e.value(s.seeds.have, "here")

@@ -188,6 +188,7 @@ func (l *Library) readView(path string) (*View, error) {
 			return nil, errors.Join(&chunk.Error{Op: "open", What: string(b.Digest), From: string(l.blobs), Err: chunk.ErrNotFound}, view.Close())
 		}
 	}
+	touch(path)
 	return &View{View: view, blobs: extra.Blobs}, nil
 }
 

@@ -50,6 +50,7 @@ type sample struct {
 	host     peer.Stats
 	gossip   dht.Stats
 	outside  OutsideStats
+	metadata MetadataStats
 	seeds    struct{ images, spans, have int64 }
 	snaps    snapshotter.Stats
 }
@@ -69,6 +70,7 @@ func (n *Node) sample() *sample {
 			s.stale++
 		}
 	}
+	s.metadata = n.metadata
 	n.mu.Unlock()
 	for ref := range n.mountedImages() {
 		s.safety = append(s.safety, n.safety(ref))

@@ -20,7 +20,7 @@ type Tree struct {
 	View   *View
 	Files  fusefs.Files
 	Reader *scheduler.Reader // fetches chunks
-	remove func()            // takes the image's blobs out of the catalog
+	remove func()            // takes the image out of what the node knows to be open
 }
 
 // OpenTree opens an image for reading. Chunks of layers that have to be indexed
@@ -45,13 +45,18 @@ func (n *Node) OpenTree(ctx context.Context, img *Image, opts IndexOptions) (*Tr
 	for i := range sources {
 		sources[i].image = img.Digest
 	}
-	return &Tree{
-		Image:  img,
-		View:   view,
-		Files:  n.files(view),
-		Reader: n.sched.Reader(view),
-		remove: n.catalog.add(sources),
-	}, nil
+	t := &Tree{Image: img, View: view, Files: n.files(view), Reader: n.sched.Reader(view)}
+	forget := n.catalog.add(sources)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.trees[t] = true
+	t.remove = func() {
+		forget()
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		delete(n.trees, t)
+	}
+	return t, nil
 }
 
 // Close lets go of the tree. No read may be under way.

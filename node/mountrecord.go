@@ -93,7 +93,7 @@ func readMountRecords(state string) (list []*mountRecord, damaged []string, err 
 			continue // one that was being written
 		}
 		r := &mountRecord{name: name}
-		if bad := readRecord(r.path(state), r); bad != nil {
+		if bad := peekRecord(r.path(state), r); bad != nil {
 			damaged = append(damaged, r.path(state))
 			err = errors.Join(err, fmt.Errorf("mount %s: %w", name, bad))
 			continue

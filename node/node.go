@@ -59,10 +59,14 @@ type Node struct {
 	monitored MonitorConfig
 	drill     Drill
 
-	mu     sync.Mutex // guards what follows
-	mounts []*Mount
-	gone   fusefs.Stats // of mounts that are no more
-	why    error        // Run ends
+	metadataLimit int64 // in bytes
+
+	mu       sync.Mutex // guards what follows
+	mounts   []*Mount
+	gone     fusefs.Stats   // of mounts that are no more
+	why      error          // Run ends
+	trees    map[*Tree]bool // that are open
+	metadata MetadataStats
 }
 
 // Open opens the node whose state is in cfg.State, and makes the folder if there
@@ -96,6 +100,7 @@ func Open(cfg Config) (*Node, error) {
 		monitored: cfg.Monitor,
 		drill:     cfg.Drill,
 		reserve:   new(reserve),
+		trees:     make(map[*Tree]bool),
 	}
 	if cfg.Hold != nil && !cfg.Uncached {
 		n.keeping = newKeeping(cfg.Hold, lib.log)
@@ -108,6 +113,7 @@ func Open(cfg Config) (*Node, error) {
 		}
 		store = sectionStore{n.store}
 		n.reserve = newReserve(n.dir)
+		n.metadataLimit = cfg.metadataLimit(n.store.Stats().Limit)
 	}
 	policy := scheduler.Config{ReadDeadline: cfg.ReadDeadline, StallTimeout: cfg.patience(), Trace: n.trace()}
 	if cfg.Cluster != nil {
@@ -214,6 +220,10 @@ func (n *Node) Run(ctx context.Context) error {
 	})
 	if n.store != nil {
 		above.Go(func() error { return n.serveAdmin(ctx) })
+		above.Go(func() error {
+			n.keepMetadata(ctx)
+			return nil
+		})
 	}
 	if n.proxy != nil {
 		above.Go(func() error { return n.proxy.Run(ctx) })

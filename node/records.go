@@ -66,9 +66,18 @@ func fileName(s string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// readRecord reads the JSON file name into v. It returns fs.ErrNotExist where
+// readRecord reads the JSON file name into v, to use it. It returns fs.ErrNotExist where
 // there is no such file, and chunk.ErrCorrupt for one that is no JSON.
 func readRecord(name string, v any) error {
+	err := peekRecord(name, v)
+	if err == nil {
+		touch(name)
+	}
+	return err
+}
+
+// peekRecord reads a file as readRecord does. That is no use of it.
+func peekRecord(name string, v any) error {
 	f, err := os.Open(name)
 	if err != nil {
 		return err

@@ -81,7 +81,7 @@ func (r *Remote) Stats(ctx context.Context) (Stats, error) {
 	if err != nil {
 		return Stats{}, r.explain(err)
 	}
-	reads, store, served := p.GetReads(), p.GetStore(), p.GetServed()
+	reads, store, served, metadata := p.GetReads(), p.GetStore(), p.GetServed(), p.GetMetadata()
 	s := Stats{
 		PID:     int(p.GetPid()),
 		Uptime:  time.Duration(p.GetUptimeNs()),
@@ -102,6 +102,10 @@ func (r *Remote) Stats(ctx context.Context) (Stats, error) {
 			Busy: served.GetBusy(), Absent: served.GetAbsent(), Abandoned: served.GetAbandoned(),
 		},
 		Cluster: clusterFromPB(p.GetCluster()),
+		Metadata: MetadataStats{
+			Bytes: metadata.GetBytes(), Files: metadata.GetFiles(), Limit: metadata.GetLimit(),
+			InUse: metadata.GetInUse(), Removed: metadata.GetRemoved(),
+		},
 
 		Containerd: containerdFromPB(p.GetContainerd()),
 	}

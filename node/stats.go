@@ -23,6 +23,7 @@ type Stats struct {
 	Served  ServedStats   `json:"served"`
 	Cluster ClusterStats  `json:"cluster"`
 
+	Metadata   MetadataStats   `json:"metadata"`
 	Containerd ContainerdStats `json:"containerd"`
 }
 
@@ -140,6 +141,7 @@ func (n *Node) Stats() Stats {
 		st := n.store.Stats()
 		out.Store = StoreStats{Bytes: st.Used, Limit: st.Limit, Chunks: st.Chunks, Evicted: st.Evicted, Corrupt: st.Corrupt}
 	}
+	out.Metadata = n.metadataStats()
 	if n.directory != nil {
 		out.Store.Heard = int64(n.directory.Known())
 	}

@@ -330,3 +330,43 @@ func TestMountUnavailable(t *testing.T) {
 	cleanup(t, s)
 	nothingLeft(t, s, images, len(img.Chains))
 }
+
+// TestViews asks for the views that containers can be started upon.
+func TestViews(t *testing.T) {
+	images := newFakeImages()
+	root := t.TempDir()
+	s := open(t, Config{Root: root}, images)
+	views := func() map[View]bool {
+		t.Helper()
+		list, err := s.Views(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		set := map[View]bool{}
+		for _, v := range list {
+			set[v] = true
+		}
+		return set
+	}
+	if v := views(); len(v) != 0 {
+		t.Errorf("at first %v", v)
+	}
+	app := images.add("r.test/app", "a", "b")
+	pull(t, s, app)
+	if _, err := s.Prepare(t.Context(), "run", top(app)); err != nil {
+		t.Fatal(err)
+	}
+	if v, want := views(), (map[View]bool{{app.Name, 1}: true, {app.Name, 2}: true}); !cmp.Equal(v, want) {
+		t.Errorf("%v, want %v", v, want)
+	}
+	damaged, err := filepath.Glob(filepath.Join(root, "snapshots", "*", viewFile))
+	if err != nil || len(damaged) != 2 {
+		t.Fatal(damaged, err)
+	}
+	if err := os.WriteFile(damaged[0], []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if v := views(); len(v) != 1 {
+		t.Errorf("with a damaged one %v", v)
+	}
+}

@@ -19,6 +19,7 @@ import (
 type nodeFile struct {
 	State        string   `toml:"state" doc:"folder that everything is kept in"`
 	StoreLimit   fileSize `toml:"store-limit" doc:"most bytes of chunks to keep; \"\": 80 % of the space that is free at first"`
+	Metadata     fileSize `toml:"metadata-limit" doc:"most bytes of manifests, indexes and views to keep of images that are not in use; \"\": a tenth of store-limit, and 64 MiB at least"`
 	ReadDeadline duration `toml:"read-deadline" doc:"how long a read waits before it fails"`
 	KeepMounts   string   `toml:"keep-mounts" doc:"who holds the mounts while the node is away, so that their users wait for its return: \"keeper\" (a process), \"systemd\" (its descriptor store), \"nobody\" (mounts end with the node) or \"auto\" (systemd if it says that it has one, nobody as the first process of a container, else keeper)"`
 	Verbose      bool     `toml:"verbose" doc:"say more on standard error"`
@@ -197,6 +198,7 @@ func (f *nodeFile) nodeConfig(o *options) (node.Config, error) {
 	cfg := node.Config{
 		State:               f.State,
 		StoreLimit:          int64(f.StoreLimit.byteSize),
+		MetadataLimit:       int64(f.Metadata.byteSize),
 		ReadDeadline:        time.Duration(f.ReadDeadline),
 		Stale:               node.StalePolicy{Deny: f.Registry.Stale == "deny", MaxAge: time.Duration(f.Registry.StaleMaxAge)},
 		AcceptUnverifiedTOC: f.Registry.UnverifiedTOC == "accept",

@@ -61,8 +61,11 @@ func (o *options) printStats(s node.Stats) error {
 	r := s.Reads
 	fmt.Fprintf(o.stdout, "\nreads: %d hits (%s), %d misses (%s) that waited %s at p50 and %s at p99; %d corrupt chunks, %s came twice\n",
 		r.Hits, size(r.HitBytes), r.Misses, size(r.MissBytes), short(r.WaitP50), short(r.WaitP99), r.Corrupt, size(r.Wasted))
-	_, err := fmt.Fprintf(o.stdout, "store: %s of %s in %d chunks; %d evicted, %d corrupt\n",
+	fmt.Fprintf(o.stdout, "store: %s of %s in %d chunks; %d evicted, %d corrupt\n",
 		size(s.Store.Bytes), size(s.Store.Limit), s.Store.Chunks, s.Store.Evicted, s.Store.Corrupt)
+	m := s.Metadata
+	_, err := fmt.Fprintf(o.stdout, "metadata: %s of %s in %d files, %s of it for images in use; %d files removed\n",
+		size(m.Bytes), size(m.Limit), m.Files, size(m.InUse), m.Removed)
 	return err
 }
 

@@ -72,6 +72,7 @@ type StatsReply struct {
 	Served        *Served                `protobuf:"bytes,7,opt,name=served,proto3" json:"served,omitempty"`
 	Cluster       *Cluster               `protobuf:"bytes,8,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	Containerd    *Containerd            `protobuf:"bytes,9,opt,name=containerd,proto3" json:"containerd,omitempty"`
+	Metadata      *Metadata              `protobuf:"bytes,10,opt,name=metadata,proto3" json:"metadata,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -165,6 +166,13 @@ func (x *StatsReply) GetCluster() *Cluster {
 func (x *StatsReply) GetContainerd() *Containerd {
 	if x != nil {
 		return x.Containerd
+	}
+	return nil
+}
+
+func (x *StatsReply) GetMetadata() *Metadata {
+	if x != nil {
+		return x.Metadata
 	}
 	return nil
 }
@@ -1323,6 +1331,83 @@ func (x *Store) GetHeard() int64 {
 	return 0
 }
 
+// What of images is kept besides their chunks.
+type Metadata struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Bytes         int64                  `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Files         int64                  `protobuf:"varint,2,opt,name=files,proto3" json:"files,omitempty"`
+	Limit         int64                  `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	InUse         int64                  `protobuf:"varint,4,opt,name=in_use,json=inUse,proto3" json:"in_use,omitempty"`
+	Removed       int64                  `protobuf:"varint,5,opt,name=removed,proto3" json:"removed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Metadata) Reset() {
+	*x = Metadata{}
+	mi := &file_node_adminpb_admin_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Metadata) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Metadata) ProtoMessage() {}
+
+func (x *Metadata) ProtoReflect() protoreflect.Message {
+	mi := &file_node_adminpb_admin_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Metadata.ProtoReflect.Descriptor instead.
+func (*Metadata) Descriptor() ([]byte, []int) {
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Metadata) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Metadata) GetFiles() int64 {
+	if x != nil {
+		return x.Files
+	}
+	return 0
+}
+
+func (x *Metadata) GetLimit() int64 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *Metadata) GetInUse() int64 {
+	if x != nil {
+		return x.InUse
+	}
+	return 0
+}
+
+func (x *Metadata) GetRemoved() int64 {
+	if x != nil {
+		return x.Removed
+	}
+	return 0
+}
+
 type MountRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Reference string                 `protobuf:"bytes,1,opt,name=reference,proto3" json:"reference,omitempty"`
@@ -1335,7 +1420,7 @@ type MountRequest struct {
 
 func (x *MountRequest) Reset() {
 	*x = MountRequest{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[13]
+	mi := &file_node_adminpb_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1347,7 +1432,7 @@ func (x *MountRequest) String() string {
 func (*MountRequest) ProtoMessage() {}
 
 func (x *MountRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[13]
+	mi := &file_node_adminpb_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1360,7 +1445,7 @@ func (x *MountRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MountRequest.ProtoReflect.Descriptor instead.
 func (*MountRequest) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{13}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *MountRequest) GetReference() string {
@@ -1397,7 +1482,7 @@ type MountReply struct {
 
 func (x *MountReply) Reset() {
 	*x = MountReply{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[14]
+	mi := &file_node_adminpb_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1409,7 +1494,7 @@ func (x *MountReply) String() string {
 func (*MountReply) ProtoMessage() {}
 
 func (x *MountReply) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[14]
+	mi := &file_node_adminpb_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1422,7 +1507,7 @@ func (x *MountReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MountReply.ProtoReflect.Descriptor instead.
 func (*MountReply) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{14}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *MountReply) GetReply() isMountReply_Reply {
@@ -1477,7 +1562,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[15]
+	mi := &file_node_adminpb_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1489,7 +1574,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[15]
+	mi := &file_node_adminpb_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1502,7 +1587,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{15}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Progress) GetLayer() string {
@@ -1543,7 +1628,7 @@ type Mounted struct {
 
 func (x *Mounted) Reset() {
 	*x = Mounted{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[16]
+	mi := &file_node_adminpb_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1555,7 +1640,7 @@ func (x *Mounted) String() string {
 func (*Mounted) ProtoMessage() {}
 
 func (x *Mounted) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[16]
+	mi := &file_node_adminpb_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1568,7 +1653,7 @@ func (x *Mounted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mounted.ProtoReflect.Descriptor instead.
 func (*Mounted) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{16}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Mounted) GetDir() string {
@@ -1642,7 +1727,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[17]
+	mi := &file_node_adminpb_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1654,7 +1739,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[17]
+	mi := &file_node_adminpb_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1667,7 +1752,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{17}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{18}
 }
 
 type VerifyReply struct {
@@ -1683,7 +1768,7 @@ type VerifyReply struct {
 
 func (x *VerifyReply) Reset() {
 	*x = VerifyReply{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[18]
+	mi := &file_node_adminpb_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1695,7 +1780,7 @@ func (x *VerifyReply) String() string {
 func (*VerifyReply) ProtoMessage() {}
 
 func (x *VerifyReply) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[18]
+	mi := &file_node_adminpb_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1708,7 +1793,7 @@ func (x *VerifyReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyReply.ProtoReflect.Descriptor instead.
 func (*VerifyReply) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{18}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *VerifyReply) GetChunks() int64 {
@@ -1747,7 +1832,7 @@ type PeersRequest struct {
 
 func (x *PeersRequest) Reset() {
 	*x = PeersRequest{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[19]
+	mi := &file_node_adminpb_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1759,7 +1844,7 @@ func (x *PeersRequest) String() string {
 func (*PeersRequest) ProtoMessage() {}
 
 func (x *PeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[19]
+	mi := &file_node_adminpb_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1772,7 +1857,7 @@ func (x *PeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersRequest.ProtoReflect.Descriptor instead.
 func (*PeersRequest) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{19}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{20}
 }
 
 type PeersReply struct {
@@ -1784,7 +1869,7 @@ type PeersReply struct {
 
 func (x *PeersReply) Reset() {
 	*x = PeersReply{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[20]
+	mi := &file_node_adminpb_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1796,7 +1881,7 @@ func (x *PeersReply) String() string {
 func (*PeersReply) ProtoMessage() {}
 
 func (x *PeersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[20]
+	mi := &file_node_adminpb_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1809,7 +1894,7 @@ func (x *PeersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersReply.ProtoReflect.Descriptor instead.
 func (*PeersReply) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{20}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PeersReply) GetPeers() []*Peer {
@@ -1846,7 +1931,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[21]
+	mi := &file_node_adminpb_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1858,7 +1943,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[21]
+	mi := &file_node_adminpb_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1871,7 +1956,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{21}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Peer) GetId() string {
@@ -2016,7 +2101,7 @@ type PreheatRequest struct {
 
 func (x *PreheatRequest) Reset() {
 	*x = PreheatRequest{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[22]
+	mi := &file_node_adminpb_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2028,7 +2113,7 @@ func (x *PreheatRequest) String() string {
 func (*PreheatRequest) ProtoMessage() {}
 
 func (x *PreheatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[22]
+	mi := &file_node_adminpb_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2041,7 +2126,7 @@ func (x *PreheatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreheatRequest.ProtoReflect.Descriptor instead.
 func (*PreheatRequest) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{22}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PreheatRequest) GetReference() string {
@@ -2062,7 +2147,7 @@ type PreheatReply struct {
 
 func (x *PreheatReply) Reset() {
 	*x = PreheatReply{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[23]
+	mi := &file_node_adminpb_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2074,7 +2159,7 @@ func (x *PreheatReply) String() string {
 func (*PreheatReply) ProtoMessage() {}
 
 func (x *PreheatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[23]
+	mi := &file_node_adminpb_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2087,7 +2172,7 @@ func (x *PreheatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreheatReply.ProtoReflect.Descriptor instead.
 func (*PreheatReply) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{23}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PreheatReply) GetNode() string {
@@ -2120,7 +2205,7 @@ type SeedRequest struct {
 
 func (x *SeedRequest) Reset() {
 	*x = SeedRequest{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[24]
+	mi := &file_node_adminpb_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2132,7 +2217,7 @@ func (x *SeedRequest) String() string {
 func (*SeedRequest) ProtoMessage() {}
 
 func (x *SeedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[24]
+	mi := &file_node_adminpb_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2145,7 +2230,7 @@ func (x *SeedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeedRequest.ProtoReflect.Descriptor instead.
 func (*SeedRequest) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{24}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SeedRequest) GetReference() string {
@@ -2163,7 +2248,7 @@ type SeedListRequest struct {
 
 func (x *SeedListRequest) Reset() {
 	*x = SeedListRequest{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[25]
+	mi := &file_node_adminpb_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2175,7 +2260,7 @@ func (x *SeedListRequest) String() string {
 func (*SeedListRequest) ProtoMessage() {}
 
 func (x *SeedListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[25]
+	mi := &file_node_adminpb_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2188,7 +2273,7 @@ func (x *SeedListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeedListRequest.ProtoReflect.Descriptor instead.
 func (*SeedListRequest) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{25}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{26}
 }
 
 type SeedListReply struct {
@@ -2200,7 +2285,7 @@ type SeedListReply struct {
 
 func (x *SeedListReply) Reset() {
 	*x = SeedListReply{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[26]
+	mi := &file_node_adminpb_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2212,7 +2297,7 @@ func (x *SeedListReply) String() string {
 func (*SeedListReply) ProtoMessage() {}
 
 func (x *SeedListReply) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[26]
+	mi := &file_node_adminpb_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2225,7 +2310,7 @@ func (x *SeedListReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeedListReply.ProtoReflect.Descriptor instead.
 func (*SeedListReply) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{26}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SeedListReply) GetSeeds() []*Seed {
@@ -2247,7 +2332,7 @@ type Seed struct {
 
 func (x *Seed) Reset() {
 	*x = Seed{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[27]
+	mi := &file_node_adminpb_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2259,7 +2344,7 @@ func (x *Seed) String() string {
 func (*Seed) ProtoMessage() {}
 
 func (x *Seed) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[27]
+	mi := &file_node_adminpb_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2272,7 +2357,7 @@ func (x *Seed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Seed.ProtoReflect.Descriptor instead.
 func (*Seed) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{27}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Seed) GetReference() string {
@@ -2315,7 +2400,7 @@ type ReadBlobRequest struct {
 
 func (x *ReadBlobRequest) Reset() {
 	*x = ReadBlobRequest{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[28]
+	mi := &file_node_adminpb_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2327,7 +2412,7 @@ func (x *ReadBlobRequest) String() string {
 func (*ReadBlobRequest) ProtoMessage() {}
 
 func (x *ReadBlobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[28]
+	mi := &file_node_adminpb_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2340,7 +2425,7 @@ func (x *ReadBlobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBlobRequest.ProtoReflect.Descriptor instead.
 func (*ReadBlobRequest) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{28}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ReadBlobRequest) GetRepository() string {
@@ -2380,7 +2465,7 @@ type ReadBlobReply struct {
 
 func (x *ReadBlobReply) Reset() {
 	*x = ReadBlobReply{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[29]
+	mi := &file_node_adminpb_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2392,7 +2477,7 @@ func (x *ReadBlobReply) String() string {
 func (*ReadBlobReply) ProtoMessage() {}
 
 func (x *ReadBlobReply) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[29]
+	mi := &file_node_adminpb_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2405,7 +2490,7 @@ func (x *ReadBlobReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBlobReply.ProtoReflect.Descriptor instead.
 func (*ReadBlobReply) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{29}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ReadBlobReply) GetData() []byte {
@@ -2424,7 +2509,7 @@ type PresenceRequest struct {
 
 func (x *PresenceRequest) Reset() {
 	*x = PresenceRequest{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[30]
+	mi := &file_node_adminpb_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2436,7 +2521,7 @@ func (x *PresenceRequest) String() string {
 func (*PresenceRequest) ProtoMessage() {}
 
 func (x *PresenceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[30]
+	mi := &file_node_adminpb_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2449,7 +2534,7 @@ func (x *PresenceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PresenceRequest.ProtoReflect.Descriptor instead.
 func (*PresenceRequest) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{30}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PresenceRequest) GetReference() string {
@@ -2472,7 +2557,7 @@ type PresenceReply struct {
 
 func (x *PresenceReply) Reset() {
 	*x = PresenceReply{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[31]
+	mi := &file_node_adminpb_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2484,7 +2569,7 @@ func (x *PresenceReply) String() string {
 func (*PresenceReply) ProtoMessage() {}
 
 func (x *PresenceReply) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[31]
+	mi := &file_node_adminpb_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2497,7 +2582,7 @@ func (x *PresenceReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PresenceReply.ProtoReflect.Descriptor instead.
 func (*PresenceReply) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{31}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PresenceReply) GetChunks() int64 {
@@ -2546,7 +2631,7 @@ type Holder struct {
 
 func (x *Holder) Reset() {
 	*x = Holder{}
-	mi := &file_node_adminpb_admin_proto_msgTypes[32]
+	mi := &file_node_adminpb_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2558,7 +2643,7 @@ func (x *Holder) String() string {
 func (*Holder) ProtoMessage() {}
 
 func (x *Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_node_adminpb_admin_proto_msgTypes[32]
+	mi := &file_node_adminpb_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2571,7 +2656,7 @@ func (x *Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holder.ProtoReflect.Descriptor instead.
 func (*Holder) Descriptor() ([]byte, []int) {
-	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{32}
+	return file_node_adminpb_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Holder) GetNode() string {
@@ -2600,7 +2685,7 @@ var File_node_adminpb_admin_proto protoreflect.FileDescriptor
 const file_node_adminpb_admin_proto_rawDesc = "" +
 	"\n" +
 	"\x18node/adminpb/admin.proto\x12\x0egraze.admin.v1\"\x0e\n" +
-	"\fStatsRequest\"\x95\x03\n" +
+	"\fStatsRequest\"\xcb\x03\n" +
 	"\n" +
 	"StatsReply\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x03R\x03pid\x12\x1b\n" +
@@ -2613,7 +2698,9 @@ const file_node_adminpb_admin_proto_rawDesc = "" +
 	"\acluster\x18\b \x01(\v2\x17.graze.admin.v1.ClusterR\acluster\x12:\n" +
 	"\n" +
 	"containerd\x18\t \x01(\v2\x1a.graze.admin.v1.ContainerdR\n" +
-	"containerd\"\xd2\x01\n" +
+	"containerd\x124\n" +
+	"\bmetadata\x18\n" +
+	" \x01(\v2\x18.graze.admin.v1.MetadataR\bmetadata\"\xd2\x01\n" +
 	"\n" +
 	"Containerd\x12>\n" +
 	"\x06layers\x18\x01 \x03(\v2&.graze.admin.v1.Containerd.LayersEntryR\x06layers\x12\x14\n" +
@@ -2744,7 +2831,13 @@ const file_node_adminpb_admin_proto_rawDesc = "" +
 	"\x06chunks\x18\x03 \x01(\x03R\x06chunks\x12\x18\n" +
 	"\aevicted\x18\x04 \x01(\x03R\aevicted\x12\x18\n" +
 	"\acorrupt\x18\x05 \x01(\x03R\acorrupt\x12\x14\n" +
-	"\x05heard\x18\x06 \x01(\x03R\x05heard\"T\n" +
+	"\x05heard\x18\x06 \x01(\x03R\x05heard\"}\n" +
+	"\bMetadata\x12\x14\n" +
+	"\x05bytes\x18\x01 \x01(\x03R\x05bytes\x12\x14\n" +
+	"\x05files\x18\x02 \x01(\x03R\x05files\x12\x14\n" +
+	"\x05limit\x18\x03 \x01(\x03R\x05limit\x12\x15\n" +
+	"\x06in_use\x18\x04 \x01(\x03R\x05inUse\x12\x18\n" +
+	"\aremoved\x18\x05 \x01(\x03R\aremoved\"T\n" +
 	"\fMountRequest\x12\x1c\n" +
 	"\treference\x18\x01 \x01(\tR\treference\x12\x10\n" +
 	"\x03dir\x18\x02 \x01(\tR\x03dir\x12\x14\n" +
@@ -2866,7 +2959,7 @@ func file_node_adminpb_admin_proto_rawDescGZIP() []byte {
 	return file_node_adminpb_admin_proto_rawDescData
 }
 
-var file_node_adminpb_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_node_adminpb_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_node_adminpb_admin_proto_goTypes = []any{
 	(*StatsRequest)(nil),    // 0: graze.admin.v1.StatsRequest
 	(*StatsReply)(nil),      // 1: graze.admin.v1.StatsReply
@@ -2881,31 +2974,32 @@ var file_node_adminpb_admin_proto_goTypes = []any{
 	(*Source)(nil),          // 10: graze.admin.v1.Source
 	(*Reads)(nil),           // 11: graze.admin.v1.Reads
 	(*Store)(nil),           // 12: graze.admin.v1.Store
-	(*MountRequest)(nil),    // 13: graze.admin.v1.MountRequest
-	(*MountReply)(nil),      // 14: graze.admin.v1.MountReply
-	(*Progress)(nil),        // 15: graze.admin.v1.Progress
-	(*Mounted)(nil),         // 16: graze.admin.v1.Mounted
-	(*VerifyRequest)(nil),   // 17: graze.admin.v1.VerifyRequest
-	(*VerifyReply)(nil),     // 18: graze.admin.v1.VerifyReply
-	(*PeersRequest)(nil),    // 19: graze.admin.v1.PeersRequest
-	(*PeersReply)(nil),      // 20: graze.admin.v1.PeersReply
-	(*Peer)(nil),            // 21: graze.admin.v1.Peer
-	(*PreheatRequest)(nil),  // 22: graze.admin.v1.PreheatRequest
-	(*PreheatReply)(nil),    // 23: graze.admin.v1.PreheatReply
-	(*SeedRequest)(nil),     // 24: graze.admin.v1.SeedRequest
-	(*SeedListRequest)(nil), // 25: graze.admin.v1.SeedListRequest
-	(*SeedListReply)(nil),   // 26: graze.admin.v1.SeedListReply
-	(*Seed)(nil),            // 27: graze.admin.v1.Seed
-	(*ReadBlobRequest)(nil), // 28: graze.admin.v1.ReadBlobRequest
-	(*ReadBlobReply)(nil),   // 29: graze.admin.v1.ReadBlobReply
-	(*PresenceRequest)(nil), // 30: graze.admin.v1.PresenceRequest
-	(*PresenceReply)(nil),   // 31: graze.admin.v1.PresenceReply
-	(*Holder)(nil),          // 32: graze.admin.v1.Holder
-	nil,                     // 33: graze.admin.v1.Containerd.LayersEntry
-	nil,                     // 34: graze.admin.v1.Cluster.RejectedEntry
-	nil,                     // 35: graze.admin.v1.Cluster.ViolationsEntry
-	nil,                     // 36: graze.admin.v1.Cluster.ErrorsEntry
-	nil,                     // 37: graze.admin.v1.Cluster.LinksEntry
+	(*Metadata)(nil),        // 13: graze.admin.v1.Metadata
+	(*MountRequest)(nil),    // 14: graze.admin.v1.MountRequest
+	(*MountReply)(nil),      // 15: graze.admin.v1.MountReply
+	(*Progress)(nil),        // 16: graze.admin.v1.Progress
+	(*Mounted)(nil),         // 17: graze.admin.v1.Mounted
+	(*VerifyRequest)(nil),   // 18: graze.admin.v1.VerifyRequest
+	(*VerifyReply)(nil),     // 19: graze.admin.v1.VerifyReply
+	(*PeersRequest)(nil),    // 20: graze.admin.v1.PeersRequest
+	(*PeersReply)(nil),      // 21: graze.admin.v1.PeersReply
+	(*Peer)(nil),            // 22: graze.admin.v1.Peer
+	(*PreheatRequest)(nil),  // 23: graze.admin.v1.PreheatRequest
+	(*PreheatReply)(nil),    // 24: graze.admin.v1.PreheatReply
+	(*SeedRequest)(nil),     // 25: graze.admin.v1.SeedRequest
+	(*SeedListRequest)(nil), // 26: graze.admin.v1.SeedListRequest
+	(*SeedListReply)(nil),   // 27: graze.admin.v1.SeedListReply
+	(*Seed)(nil),            // 28: graze.admin.v1.Seed
+	(*ReadBlobRequest)(nil), // 29: graze.admin.v1.ReadBlobRequest
+	(*ReadBlobReply)(nil),   // 30: graze.admin.v1.ReadBlobReply
+	(*PresenceRequest)(nil), // 31: graze.admin.v1.PresenceRequest
+	(*PresenceReply)(nil),   // 32: graze.admin.v1.PresenceReply
+	(*Holder)(nil),          // 33: graze.admin.v1.Holder
+	nil,                     // 34: graze.admin.v1.Containerd.LayersEntry
+	nil,                     // 35: graze.admin.v1.Cluster.RejectedEntry
+	nil,                     // 36: graze.admin.v1.Cluster.ViolationsEntry
+	nil,                     // 37: graze.admin.v1.Cluster.ErrorsEntry
+	nil,                     // 38: graze.admin.v1.Cluster.LinksEntry
 }
 var file_node_adminpb_admin_proto_depIdxs = []int32{
 	7,  // 0: graze.admin.v1.StatsReply.mounts:type_name -> graze.admin.v1.Mount
@@ -2915,46 +3009,47 @@ var file_node_adminpb_admin_proto_depIdxs = []int32{
 	6,  // 4: graze.admin.v1.StatsReply.served:type_name -> graze.admin.v1.Served
 	4,  // 5: graze.admin.v1.StatsReply.cluster:type_name -> graze.admin.v1.Cluster
 	2,  // 6: graze.admin.v1.StatsReply.containerd:type_name -> graze.admin.v1.Containerd
-	33, // 7: graze.admin.v1.Containerd.layers:type_name -> graze.admin.v1.Containerd.LayersEntry
-	3,  // 8: graze.admin.v1.Containerd.images:type_name -> graze.admin.v1.PulledImage
-	34, // 9: graze.admin.v1.Cluster.rejected:type_name -> graze.admin.v1.Cluster.RejectedEntry
-	35, // 10: graze.admin.v1.Cluster.violations:type_name -> graze.admin.v1.Cluster.ViolationsEntry
-	36, // 11: graze.admin.v1.Cluster.errors:type_name -> graze.admin.v1.Cluster.ErrorsEntry
-	37, // 12: graze.admin.v1.Cluster.links:type_name -> graze.admin.v1.Cluster.LinksEntry
-	5,  // 13: graze.admin.v1.Cluster.outside:type_name -> graze.admin.v1.Outside
-	9,  // 14: graze.admin.v1.Mount.layers:type_name -> graze.admin.v1.Layer
-	8,  // 15: graze.admin.v1.Mount.safety:type_name -> graze.admin.v1.Safety
-	15, // 16: graze.admin.v1.MountReply.progress:type_name -> graze.admin.v1.Progress
-	16, // 17: graze.admin.v1.MountReply.mounted:type_name -> graze.admin.v1.Mounted
-	9,  // 18: graze.admin.v1.Mounted.layers:type_name -> graze.admin.v1.Layer
-	21, // 19: graze.admin.v1.PeersReply.peers:type_name -> graze.admin.v1.Peer
-	27, // 20: graze.admin.v1.SeedListReply.seeds:type_name -> graze.admin.v1.Seed
-	32, // 21: graze.admin.v1.PresenceReply.peers:type_name -> graze.admin.v1.Holder
-	0,  // 22: graze.admin.v1.Admin.Stats:input_type -> graze.admin.v1.StatsRequest
-	13, // 23: graze.admin.v1.Admin.Mount:input_type -> graze.admin.v1.MountRequest
-	19, // 24: graze.admin.v1.Admin.Peers:input_type -> graze.admin.v1.PeersRequest
-	22, // 25: graze.admin.v1.Admin.Preheat:input_type -> graze.admin.v1.PreheatRequest
-	24, // 26: graze.admin.v1.Admin.SeedAdd:input_type -> graze.admin.v1.SeedRequest
-	24, // 27: graze.admin.v1.Admin.SeedRemove:input_type -> graze.admin.v1.SeedRequest
-	25, // 28: graze.admin.v1.Admin.SeedList:input_type -> graze.admin.v1.SeedListRequest
-	17, // 29: graze.admin.v1.Admin.Verify:input_type -> graze.admin.v1.VerifyRequest
-	30, // 30: graze.admin.v1.Admin.Presence:input_type -> graze.admin.v1.PresenceRequest
-	28, // 31: graze.admin.v1.Admin.ReadBlob:input_type -> graze.admin.v1.ReadBlobRequest
-	1,  // 32: graze.admin.v1.Admin.Stats:output_type -> graze.admin.v1.StatsReply
-	14, // 33: graze.admin.v1.Admin.Mount:output_type -> graze.admin.v1.MountReply
-	20, // 34: graze.admin.v1.Admin.Peers:output_type -> graze.admin.v1.PeersReply
-	23, // 35: graze.admin.v1.Admin.Preheat:output_type -> graze.admin.v1.PreheatReply
-	24, // 36: graze.admin.v1.Admin.SeedAdd:output_type -> graze.admin.v1.SeedRequest
-	24, // 37: graze.admin.v1.Admin.SeedRemove:output_type -> graze.admin.v1.SeedRequest
-	26, // 38: graze.admin.v1.Admin.SeedList:output_type -> graze.admin.v1.SeedListReply
-	18, // 39: graze.admin.v1.Admin.Verify:output_type -> graze.admin.v1.VerifyReply
-	31, // 40: graze.admin.v1.Admin.Presence:output_type -> graze.admin.v1.PresenceReply
-	29, // 41: graze.admin.v1.Admin.ReadBlob:output_type -> graze.admin.v1.ReadBlobReply
-	32, // [32:42] is the sub-list for method output_type
-	22, // [22:32] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	13, // 7: graze.admin.v1.StatsReply.metadata:type_name -> graze.admin.v1.Metadata
+	34, // 8: graze.admin.v1.Containerd.layers:type_name -> graze.admin.v1.Containerd.LayersEntry
+	3,  // 9: graze.admin.v1.Containerd.images:type_name -> graze.admin.v1.PulledImage
+	35, // 10: graze.admin.v1.Cluster.rejected:type_name -> graze.admin.v1.Cluster.RejectedEntry
+	36, // 11: graze.admin.v1.Cluster.violations:type_name -> graze.admin.v1.Cluster.ViolationsEntry
+	37, // 12: graze.admin.v1.Cluster.errors:type_name -> graze.admin.v1.Cluster.ErrorsEntry
+	38, // 13: graze.admin.v1.Cluster.links:type_name -> graze.admin.v1.Cluster.LinksEntry
+	5,  // 14: graze.admin.v1.Cluster.outside:type_name -> graze.admin.v1.Outside
+	9,  // 15: graze.admin.v1.Mount.layers:type_name -> graze.admin.v1.Layer
+	8,  // 16: graze.admin.v1.Mount.safety:type_name -> graze.admin.v1.Safety
+	16, // 17: graze.admin.v1.MountReply.progress:type_name -> graze.admin.v1.Progress
+	17, // 18: graze.admin.v1.MountReply.mounted:type_name -> graze.admin.v1.Mounted
+	9,  // 19: graze.admin.v1.Mounted.layers:type_name -> graze.admin.v1.Layer
+	22, // 20: graze.admin.v1.PeersReply.peers:type_name -> graze.admin.v1.Peer
+	28, // 21: graze.admin.v1.SeedListReply.seeds:type_name -> graze.admin.v1.Seed
+	33, // 22: graze.admin.v1.PresenceReply.peers:type_name -> graze.admin.v1.Holder
+	0,  // 23: graze.admin.v1.Admin.Stats:input_type -> graze.admin.v1.StatsRequest
+	14, // 24: graze.admin.v1.Admin.Mount:input_type -> graze.admin.v1.MountRequest
+	20, // 25: graze.admin.v1.Admin.Peers:input_type -> graze.admin.v1.PeersRequest
+	23, // 26: graze.admin.v1.Admin.Preheat:input_type -> graze.admin.v1.PreheatRequest
+	25, // 27: graze.admin.v1.Admin.SeedAdd:input_type -> graze.admin.v1.SeedRequest
+	25, // 28: graze.admin.v1.Admin.SeedRemove:input_type -> graze.admin.v1.SeedRequest
+	26, // 29: graze.admin.v1.Admin.SeedList:input_type -> graze.admin.v1.SeedListRequest
+	18, // 30: graze.admin.v1.Admin.Verify:input_type -> graze.admin.v1.VerifyRequest
+	31, // 31: graze.admin.v1.Admin.Presence:input_type -> graze.admin.v1.PresenceRequest
+	29, // 32: graze.admin.v1.Admin.ReadBlob:input_type -> graze.admin.v1.ReadBlobRequest
+	1,  // 33: graze.admin.v1.Admin.Stats:output_type -> graze.admin.v1.StatsReply
+	15, // 34: graze.admin.v1.Admin.Mount:output_type -> graze.admin.v1.MountReply
+	21, // 35: graze.admin.v1.Admin.Peers:output_type -> graze.admin.v1.PeersReply
+	24, // 36: graze.admin.v1.Admin.Preheat:output_type -> graze.admin.v1.PreheatReply
+	25, // 37: graze.admin.v1.Admin.SeedAdd:output_type -> graze.admin.v1.SeedRequest
+	25, // 38: graze.admin.v1.Admin.SeedRemove:output_type -> graze.admin.v1.SeedRequest
+	27, // 39: graze.admin.v1.Admin.SeedList:output_type -> graze.admin.v1.SeedListReply
+	19, // 40: graze.admin.v1.Admin.Verify:output_type -> graze.admin.v1.VerifyReply
+	32, // 41: graze.admin.v1.Admin.Presence:output_type -> graze.admin.v1.PresenceReply
+	30, // 42: graze.admin.v1.Admin.ReadBlob:output_type -> graze.admin.v1.ReadBlobReply
+	33, // [33:43] is the sub-list for method output_type
+	23, // [23:33] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_node_adminpb_admin_proto_init() }
@@ -2962,7 +3057,7 @@ func file_node_adminpb_admin_proto_init() {
 	if File_node_adminpb_admin_proto != nil {
 		return
 	}
-	file_node_adminpb_admin_proto_msgTypes[14].OneofWrappers = []any{
+	file_node_adminpb_admin_proto_msgTypes[15].OneofWrappers = []any{
 		(*MountReply_Progress)(nil),
 		(*MountReply_Mounted)(nil),
 	}
@@ -2972,7 +3067,7 @@ func file_node_adminpb_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_node_adminpb_admin_proto_rawDesc), len(file_node_adminpb_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   38,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
