@@ -88,7 +88,7 @@ type Mode uint8
 
 // The modes.
 const (
-	ModeHeld Mode = 1 // what the node holds, without waiting
+	ModeHeld Mode = 1 // what the node holds, or, of level 0, will have in a moment
 	ModeHome Mode = 2 // all of it: the node is to fetch what it lacks
 	ModeFind Mode = 3 // like ModeHeld, or the names of those who are said to hold it
 )

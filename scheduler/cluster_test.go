@@ -115,18 +115,26 @@ func breaks() fakePeer {
 // holds returns a peer that has all chunks of im, changed by edit if that is not
 // nil.
 func holds(im *fakeImage, edit func(p []byte) []byte) fakePeer {
+	return holdsBy(im, func(p []byte) (io.Reader, int) {
+		if edit != nil {
+			p = edit(bytes.Clone(p))
+		}
+		return bytes.NewReader(p), len(p)
+	})
+}
+
+// holdsBy returns a peer that has all chunks of im, and sends them by the bodies
+// that are made of them, of which it says that they have so many bytes.
+func holdsBy(im *fakeImage, body func(p []byte) (io.Reader, int)) fakePeer {
 	have := make(map[chunk.ID][]byte)
 	for i, ref := range im.refs {
 		have[ref.ID] = im.content[i*im.size:][:ref.Size]
 	}
 	return func(_ context.Context, req *PeerRequest, got func(*PeerAnswer, io.Reader) error) error {
 		return each(req, func(item, part int, ref chunk.Ref) error {
-			p := have[ref.ID]
-			if edit != nil {
-				p = edit(bytes.Clone(p))
-			}
-			a := &PeerAnswer{Item: item, Part: part, Status: StatusBytes, Size: int32(len(p))}
-			return got(a, bytes.NewReader(p))
+			r, n := body(have[ref.ID])
+			a := &PeerAnswer{Item: item, Part: part, Status: StatusBytes, Size: int32(n)}
+			return got(a, r)
 		})
 	}
 }
@@ -139,6 +147,35 @@ func stalls(im *fakeImage) fakePeer {
 			return got(&PeerAnswer{Item: item, Part: part, Status: StatusBytes, Size: ref.Size}, body)
 		})
 	}
+}
+
+// drips returns a peer that has all chunks of im, of which each takes d to come, a
+// byte now and then.
+func drips(im *fakeImage, d time.Duration) fakePeer {
+	return holdsBy(im, func(p []byte) (io.Reader, int) { return &drip{p: p, pause: d / drops}, len(p) })
+}
+
+// drops is how many pieces a body comes in that drips.
+const drops = 16
+
+type drip struct {
+	p     []byte
+	pause time.Duration
+	n     int
+}
+
+func (d *drip) Read(p []byte) (int, error) {
+	if len(d.p) == 0 {
+		return 0, io.EOF
+	}
+	time.Sleep(d.pause)
+	k := len(d.p)
+	if d.n++; d.n < drops {
+		k = 1
+	}
+	n := copy(p, d.p[:k])
+	d.p = d.p[n:]
+	return n, nil
 }
 
 // blocked is a reader that blocks until its context is done.

@@ -83,8 +83,11 @@
 // Searches for many chunks that go to one peer travel in one call, and are
 // answered one by one. A peer has a window of calls that grows while all goes
 // well (AIMD). A node that is sending all that its link carries in a fraction of
-// a second does not queue more: it names nodes that it gave the chunk to, those
-// in the asker's rack first, or says how long to wait. Of two such holders at
+// a second names nodes that it gave the chunk to, those in the asker's rack first,
+// and to members of its own rack no others. A chunk that nobody else has waits for
+// its turn to be sent, for a time that depends on the link: to ask again and again
+// leaves links idle, and to ask elsewhere costs bytes across racks. Whoever is sent
+// to another node waits there, for a moment, for the chunk that is on its way to it. Of two such holders at
 // random the cheaper one is asked, by the peak of its recent times and by what
 // is under way to it. What a node that is no member says it holds is not asked
 // for, and the holders that one search tries are few, so redirects lead nowhere

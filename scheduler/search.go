@@ -19,7 +19,7 @@ const (
 	// asked: that costs bytes across racks, or even from the origin. A rack home
 	// may say so maxRackWaits times to a reader. The pauses double from minWait to
 	// maxWait.
-	maxWaits     = 8
+	maxWaits     = 9
 	maxRackWaits = 2
 	minWait      = 5 * time.Millisecond
 	maxWait      = 5 * time.Second

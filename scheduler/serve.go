@@ -112,9 +112,15 @@ type serving struct {
 	w    Responder
 	flow int
 
-	misses []servedMiss
+	misses []servedMiss // what is waited for
+	q      *request     // that waits for them; nil if none does
 	events chan servedEvent
+	left   int              // misses that were not settled
+	enough <-chan time.Time // until when what is being received is waited for; nil: to the end
 	outbox []outgoing
+	line   []*turn     // what waits for its turn to be sent
+	called chan *turn  // has room for all that are wanted
+	late   *time.Timer // when the first of the line has waited too long
 }
 
 // An outgoing is a chunk that waits to be sent.
@@ -128,7 +134,8 @@ type outgoing struct {
 // A servedMiss is a wanted chunk that this node lacks.
 type servedMiss struct {
 	miss
-	item int
+	item    int
+	settled bool
 }
 
 // A servedEvent says what has become of a chunk.
@@ -140,6 +147,7 @@ type servedEvent struct {
 
 func (sv *serving) run(ctx context.Context) error {
 	defer sv.giveUp()
+	sv.called = make(chan *turn, sv.wanted())
 	type held struct{ item, part int }
 	var have []held
 	for i := range sv.req.Items {
@@ -152,47 +160,52 @@ func (sv *serving) run(ctx context.Context) error {
 			}
 		})
 	}
-	var q *request
-	if sv.req.Mode == ModeHome && len(sv.misses) > 0 {
-		var err error
-		if q, err = sv.join(ctx); err != nil {
-			return err
-		}
-		if q != nil {
-			defer sv.leave(q)
-		}
+	lacking, err := sv.join(ctx)
+	if err != nil {
+		return err
 	}
+	defer sv.leave()
 	for _, h := range have {
 		if err := sv.admit(h.item, h.part, nil); err != nil {
 			return err
 		}
 	}
-	if q == nil {
-		if err := sv.lack(); err != nil {
-			return err
-		}
-		sv.misses = nil
+	if err := sv.lack(lacking); err != nil {
+		return err
 	}
 	return sv.answer(ctx)
 }
 
+// wanted returns how many chunks are wanted.
+func (sv *serving) wanted() (n int) {
+	for i := range sv.req.Items {
+		n += sv.req.Items[i].wanted()
+	}
+	return n
+}
+
 // lack answers for what this node does not hold and will not fetch.
-func (sv *serving) lack() error {
-	for i := range sv.misses {
-		m := &sv.misses[i]
-		a := &PeerAnswer{Item: m.item, Part: m.part, Status: StatusAbsent}
-		switch {
-		case sv.req.Mode == ModeHome:
-			a.Status, a.Wait = StatusBusy, originWait
-		case sv.req.Mode == ModeFind && sv.name(a, m.ref().ID):
-		default:
-			sv.s.counters.serve.absent.Add(1)
-		}
-		if err := sv.w.Answer(a); err != nil {
+func (sv *serving) lack(misses []servedMiss) error {
+	for i := range misses {
+		if err := sv.lackOne(misses[i].item, misses[i].part, misses[i].ref().ID); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func (sv *serving) lackOne(item, part int, id chunk.ID) error {
+	a := &PeerAnswer{Item: item, Part: part, Status: StatusAbsent}
+	switch {
+	case sv.req.Mode == ModeHome:
+		a.Status, a.Wait = StatusBusy, originWait
+	case sv.s.store.Has(id):
+		return sv.admit(item, part, nil) // it has come in the meantime
+	case sv.req.Mode == ModeFind && sv.name(a, id):
+	default:
+		sv.s.counters.serve.absent.Add(1)
+	}
+	return sv.w.Answer(a)
 }
 
 // name makes a the names of those who are said to hold a chunk, if there are any.
@@ -214,94 +227,156 @@ func (sv *serving) name(a *PeerAnswer, id chunk.ID) bool {
 	return true
 }
 
-// join has the request wait for what is missing. It returns nil if too many
-// wait already.
-func (sv *serving) join(ctx context.Context) (*request, error) {
+// join has the request wait for what is missing. It returns what the request does
+// not wait for: all of it if too many wait already; and, if it is for what this node
+// holds, what the node has not asked for itself. Who is sent here by a home is often
+// sooner than the chunk that the home has just sent. He waits for a moment only, as
+// nothing else keeps nodes from waiting for each other here.
+func (sv *serving) join(ctx context.Context) (lacking []servedMiss, err error) {
+	if len(sv.misses) == 0 {
+		return nil, nil
+	}
 	s := sv.s
-	sv.events = make(chan servedEvent, len(sv.misses)+1)
+	if sv.req.Mode != ModeHome {
+		sv.enough = time.After(s.uploads.patience(sv.flow))
+	}
 	q := newRequest(sv.req.Class, len(sv.misses))
 	q.level = int(sv.req.Level)
 	q.deadline, _ = ctx.Deadline()
 	q.via = sv.req.Via
-	byMiss := make(map[*miss]*servedMiss, len(sv.misses))
-	for i := range sv.misses {
-		byMiss[&sv.misses[i].miss] = &sv.misses[i]
-	}
-	q.notify = func(m *miss, p []byte, err error) { sv.events <- servedEvent{byMiss[m], p, err} }
 	s.lock()
 	defer s.mu.Unlock()
 	if s.phase == phaseEnded {
 		return nil, errEnded
 	}
-	lane := laneOf(q.level, &sv.misses[0].span)
+	if sv.req.Mode != ModeHome {
+		q.level = ownLevel
+		sv.misses, lacking = s.state.underWay(sv.misses, int(sv.req.Level))
+	}
+	if len(sv.misses) == 0 {
+		return lacking, nil
+	}
+	lane := laneOf(int(sv.req.Level), &sv.misses[0].span)
 	if s.state.served[lane]+len(sv.misses) > maxServed {
-		return nil, nil
+		lacking, sv.misses = append(lacking, sv.misses...), nil
+		return lacking, nil
 	}
 	s.state.served[lane] += len(sv.misses)
+	sv.events = make(chan servedEvent, len(sv.misses))
+	byMiss := make(map[*miss]*servedMiss, len(sv.misses))
+	for i := range sv.misses {
+		byMiss[&sv.misses[i].miss] = &sv.misses[i]
+	}
+	q.notify = func(m *miss, p []byte, err error) { sv.events <- servedEvent{byMiss[m], p, err} }
 	for i := range sv.misses {
 		s.state.ask(q, &sv.misses[i].miss)
 	}
+	sv.q, sv.left = q, len(sv.misses)
 	s.wake()
-	return q, nil
+	return lacking, nil
 }
 
-func (sv *serving) leave(q *request) {
-	s := sv.s
+// underWay tells misses that a request of a level may wait for from the others.
+// Those who ask before they ask the origin must not be kept waiting.
+func (st *state) underWay(misses []servedMiss, level int) (coming, lacking []servedMiss) {
+	for _, m := range misses {
+		if level == rackLevel && st.find(m.ref().ID, ownLevel) != nil {
+			coming = append(coming, m)
+		} else {
+			lacking = append(lacking, m)
+		}
+	}
+	return coming, lacking
+}
+
+// leave has the request wait no longer.
+func (sv *serving) leave() {
+	s, q := sv.s, sv.q
+	if q == nil {
+		return
+	}
+	sv.q = nil
 	s.lock()
-	s.state.served[laneOf(q.level, &sv.misses[0].span)] -= len(sv.misses)
+	s.state.served[laneOf(int(sv.req.Level), &sv.misses[0].span)] -= len(sv.misses)
 	s.state.leave(q)
 	s.mu.Unlock()
 	s.wake()
 }
 
-// answer sends what was admitted, and answers for each missing chunk as it is
-// settled. What can't be sent soon is refused before anything else is sent.
-func (sv *serving) answer(ctx context.Context) error {
-	for left := len(sv.misses); left > 0 || len(sv.outbox) > 0; {
-		var events <-chan servedEvent
-		if left > 0 {
-			events = sv.events
-		}
-		ready := make(chan struct{})
-		if len(sv.outbox) > 0 {
-			close(ready)
-		}
-		select {
-		case e := <-events:
-			left--
-			if err := sv.event(e); err != nil {
+// stopWaiting answers for what was being received, but did not come.
+func (sv *serving) stopWaiting() error {
+	sv.leave()
+	sv.left, sv.events = 0, nil
+	for i := range sv.misses {
+		if m := &sv.misses[i]; !m.settled {
+			if err := sv.lackOne(m.item, m.part, m.ref().ID); err != nil {
 				return err
 			}
-			continue
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		default:
-		}
-		select {
-		case e := <-events:
-			left--
-			if err := sv.event(e); err != nil {
-				return err
-			}
-		case <-ready:
-			o := sv.outbox[0]
-			sv.outbox = sv.outbox[1:]
-			if err := sv.send(o); err != nil {
-				return err
-			}
-		case <-ctx.Done():
-			return context.Cause(ctx)
 		}
 	}
 	return nil
 }
 
+// answer sends what was admitted, and answers for each missing chunk as it is
+// settled. What can't be sent soon is refused before anything else is sent.
+func (sv *serving) answer(ctx context.Context) error {
+	sv.late = time.NewTimer(maxTurn)
+	defer sv.late.Stop()
+	now := make(chan struct{})
+	close(now)
+	for sv.left > 0 || len(sv.outbox) > 0 || len(sv.line) > 0 {
+		if heard, err := sv.hear(ctx, now); err != nil {
+			return err
+		} else if heard {
+			continue
+		}
+		if len(sv.outbox) == 0 {
+			if _, err := sv.hear(ctx, nil); err != nil {
+				return err
+			}
+			continue
+		}
+		o := sv.outbox[0]
+		sv.outbox = sv.outbox[1:]
+		if err := sv.send(o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hear deals with one thing that has happened, unless nothing does until quiet is
+// closed.
+func (sv *serving) hear(ctx context.Context, quiet <-chan struct{}) (heard bool, err error) {
+	if len(sv.line) > 0 {
+		sv.late.Reset(time.Until(sv.line[0].until))
+	}
+	select {
+	case e := <-sv.events:
+		sv.left--
+		return true, sv.event(e)
+	case t := <-sv.called:
+		return true, sv.turned(t)
+	case <-sv.late.C:
+		return true, sv.lateTurns()
+	case <-sv.enough:
+		return true, sv.stopWaiting()
+	case <-ctx.Done():
+		return true, context.Cause(ctx)
+	case <-quiet:
+		return false, nil
+	}
+}
+
 func (sv *serving) event(e servedEvent) error {
 	m := e.m
+	m.settled = true
 	a := &PeerAnswer{Item: m.item, Part: m.part}
 	switch {
 	case e.err == nil:
 		return sv.admit(m.item, m.part, e.p)
+	case sv.req.Mode != ModeHome:
+		return sv.lackOne(m.item, m.part, m.ref().ID)
 	case causeOf(e.err) == unavailable:
 		a.Status, a.Wait = StatusBusy, originWait
 	default:
@@ -316,15 +391,21 @@ func (sv *serving) event(e servedEvent) error {
 func (sv *serving) admit(item, part int, p []byte) error {
 	ref := sv.req.Items[item].Span.Parts[part].Ref
 	now := time.Now()
-	if !sv.s.uploads.enter(sv.flow, ref, sv.req.Class, now) {
-		return sv.redirect(item, part, ref.ID)
+	o := outgoing{item, part, ref, p, now}
+	if sv.s.uploads.enter(sv.flow, ref, sv.req.Class, now) {
+		sv.outbox = append(sv.outbox, o)
+		return nil
 	}
-	sv.outbox = append(sv.outbox, outgoing{item, part, ref, p, now})
-	return nil
+	return sv.redirect(o)
 }
 
 // giveUp takes back what was admitted and will not be sent.
 func (sv *serving) giveUp() {
+	for _, t := range sv.line {
+		if !sv.s.uploads.quit(t) && t.granted {
+			sv.outbox = append(sv.outbox, t.outgoing)
+		}
+	}
 	for _, o := range sv.outbox {
 		sv.s.uploads.leave(sv.flow, o.ref, sv.req.Class, o.since, time.Now(), false)
 	}
@@ -378,15 +459,50 @@ func (sv *serving) bytes(item, part int, ref chunk.Ref, p []byte) (sent bool, er
 	return true, sv.w.Bytes(item, part, p)
 }
 
-// redirect names others who have the chunk, or asks for patience.
-func (sv *serving) redirect(item, part int, id chunk.ID) error {
-	a := &PeerAnswer{Item: item, Part: part, Status: StatusRedirect}
-	a.Holders, a.Wait = sv.s.uploads.holders(sv.flow, id, sv.req.Class, sv.from)
-	if len(a.Holders) == 0 {
-		a.Status = StatusBusy
-		sv.s.counters.serve.busy.Add(1)
-	} else {
+// redirect names others who have the chunk. If there are none, the chunk waits for
+// its turn, or the one who asks does.
+func (sv *serving) redirect(o outgoing) error {
+	a := &PeerAnswer{Item: o.item, Part: o.part, Status: StatusRedirect}
+	a.Holders, a.Wait = sv.s.uploads.holders(sv.flow, o.ref.ID, sv.req.Class, sv.from)
+	if len(a.Holders) > 0 {
 		sv.s.counters.serve.redirects.Add(1)
+		return sv.w.Answer(a)
 	}
-	return sv.w.Answer(a)
+	t := &turn{outgoing: o, flow: sv.flow, class: sv.req.Class, asks: sv.from, called: sv.called}
+	if sv.s.uploads.wait(t) {
+		sv.line = append(sv.line, t)
+		return nil
+	}
+	return sv.busy(o, a.Wait)
+}
+
+// busy asks for patience.
+func (sv *serving) busy(o outgoing, wait time.Duration) error {
+	sv.s.counters.serve.busy.Add(1)
+	return sv.w.Answer(&PeerAnswer{Item: o.item, Part: o.part, Status: StatusBusy, Wait: wait})
+}
+
+// turned goes on with a chunk whose turn has come, or that others have by now.
+func (sv *serving) turned(t *turn) error {
+	sv.line = slices.DeleteFunc(sv.line, func(other *turn) bool { return other == t })
+	if !t.granted {
+		return sv.redirect(t.outgoing)
+	}
+	sv.outbox = append(sv.outbox, t.outgoing)
+	return nil
+}
+
+// lateTurns answers for what has waited too long for its turn.
+func (sv *serving) lateTurns() error {
+	for now := time.Now(); len(sv.line) > 0 && !now.Before(sv.line[0].until); {
+		t := sv.line[0]
+		if !sv.s.uploads.quit(t) {
+			return sv.turned(<-sv.called) // it, or one that was called before it
+		}
+		sv.line = sv.line[1:]
+		if err := sv.busy(t.outgoing, minWait); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -306,43 +307,109 @@ func TestServeSections(t *testing.T) {
 	w.check(t, req)
 }
 
-// A node that sends as much as it may names those who have the chunk, and once
-// it has time again it sends.
+// A node that sends as much as it may names those who have the chunk.
 func TestRedirectWhenBusy(t *testing.T) {
 	cfg := Config{Uploads: 16 << 10} // four chunks
 	clusterBubble(t, lone(), imageSpec{files: []int64{4 * span}}, cfg, func(t *testing.T, g *rig) {
 		g.mustRead(1, 0, 4*span)
-		one := func(i int) *PeerRequest {
-			return &PeerRequest{Mode: ModeHome, Items: []PeerItem{{Span: g.im.spans[i]}}}
-		}
-		first := &fakeResponder{}
-		if err := g.Serve(t.Context(), "y", one(0), first); err != nil {
+		if err := g.Serve(t.Context(), "y", g.homeRequest(0), &fakeResponder{}); err != nil {
 			t.Fatal(err)
 		}
-		slow := &fakeResponder{upload: time.Second}
-		done := make(chan error)
-		go func() { done <- g.Serve(t.Context(), "z", one(1), slow) }()
-		synctest.Wait()
-		for i, want := range []map[Status]int{{StatusRedirect: 4}, {StatusBusy: 4}} {
-			w := &fakeResponder{}
-			if err := g.Serve(t.Context(), "x", one(i), w); err != nil {
-				t.Fatal(err)
-			}
-			if got := w.counts(); fmt.Sprint(got) != fmt.Sprint(want) {
-				t.Errorf("span %d: answers by status %v, want %v", i, got, want)
-			}
-			for _, a := range w.answers {
-				if a.Status == StatusRedirect && !slices.Equal(a.Holders, []chunk.PeerID{"y"}) || a.Wait <= 0 {
-					t.Errorf("answer %+v", a)
-				}
+		done := g.serveSlowly("z", 1, time.Second)
+		w := &fakeResponder{}
+		if err := g.Serve(t.Context(), "x", g.homeRequest(0), w); err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range w.answers {
+			if a.Status != StatusRedirect || !slices.Equal(a.Holders, []chunk.PeerID{"y"}) || a.Wait <= 0 {
+				t.Errorf("answer %+v", a)
 			}
 		}
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		w := &fakeResponder{}
-		if err := g.Serve(t.Context(), "x", one(0), w); err != nil || w.counts()[StatusBytes] != 4 {
-			t.Errorf("answers %v, error %v", w.answers, err)
+		w = &fakeResponder{}
+		if err := g.Serve(t.Context(), "x", g.homeRequest(0), w); err != nil || w.counts()[StatusBytes] != 4 {
+			t.Errorf("answers %v once it has time, error %v", w.answers, err)
 		}
 	})
+}
+
+// homeRequest asks for a span as its home.
+func (g *rig) homeRequest(span int) *PeerRequest {
+	return &PeerRequest{Mode: ModeHome, Items: []PeerItem{{Span: g.im.spans[span]}}}
+}
+
+// serveSlowly begins to serve a request by bodies that take d each.
+func (g *rig) serveSlowly(from chunk.PeerID, span int, d time.Duration) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- g.Serve(g.t.Context(), from, g.homeRequest(span), &fakeResponder{upload: d}) }()
+	synctest.Wait()
+	return done
+}
+
+// Chunks that nobody else has wait until it is their turn to be sent, but not for
+// ever.
+func TestTurns(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		slow time.Duration // each of the four bodies that are before
+		want map[Status]int
+	}{
+		{"sent one after the other", maxTurn / 4, map[Status]int{StatusBytes: 4}},
+		{"too late", 2 * maxTurn, map[Status]int{StatusBusy: 4}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			cfg := Config{Uploads: 16 << 10} // four chunks
+			clusterBubble(t, lone(), imageSpec{files: []int64{4 * span}}, cfg, func(t *testing.T, g *rig) {
+				g.mustRead(1, 0, 4*span)
+				done := g.serveSlowly("z", 1, tt.slow)
+				begin := time.Now()
+				w := &fakeResponder{}
+				if err := g.Serve(t.Context(), "x", g.homeRequest(2), w); err != nil {
+					t.Fatal(err)
+				}
+				if got := w.counts(); !maps.Equal(got, tt.want) || time.Since(begin) == 0 {
+					t.Errorf("answers by status %v after %v, want %v", got, time.Since(begin), tt.want)
+				}
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// What a node is asked whether it holds it, and is just being sent, is waited for,
+// but not for ever.
+func TestHeldWaitsForBodies(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		body time.Duration // how long each of the four takes
+		want map[Status]int
+	}{
+		{"comes", maxTurn / 8, map[Status]int{StatusBytes: 4}},
+		{"does not come", 2 * maxTurn, map[Status]int{StatusAbsent: 4}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			im := newImage(imageSpec{files: []int64{span}})
+			c := &fakeCluster{
+				route: Route{Cluster: []chunk.PeerID{"a", "self"}}, share: 1,
+				peers: map[chunk.PeerID]fakePeer{"a": drips(im, tt.body), "x": nil},
+			}
+			clusterBubble(t, c, imageSpec{files: []int64{span}}, Config{Uploads: 16 << 10}, func(t *testing.T, g *rig) {
+				go g.mustRead(1, 0, span)
+				time.Sleep(100 * time.Millisecond)
+				w := &fakeResponder{}
+				req := &PeerRequest{Mode: ModeHeld, Items: []PeerItem{{Span: g.im.spans[0]}}}
+				if err := g.Serve(t.Context(), "x", req, w); err != nil {
+					t.Fatal(err)
+				}
+				if got := w.counts(); !maps.Equal(got, tt.want) {
+					t.Errorf("answers by status %v, want %v", got, tt.want)
+				}
+				time.Sleep(4 * tt.body)
+			})
+		})
+	}
 }

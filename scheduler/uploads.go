@@ -32,8 +32,8 @@ const (
 // uploads decides which requests of peers are answered with bytes, and
 // remembers who got what. It is safe for concurrent use.
 type uploads struct {
-	self Cluster
-	most int64
+	cluster Cluster
+	most    int64
 
 	mu    sync.Mutex
 	flow  [2]uploadFlow             // to members of the rack and others, and to rack homes; guarded by mu
@@ -61,6 +61,7 @@ type uploadFlow struct {
 	step   time.Time // when the current step began
 	sent   int64     // in this step
 	scarce bool      // the limit was reached in this step
+	line   [chunk.NumClasses][]*turn
 }
 
 // receivers is a ring of the nodes that were given a chunk.
@@ -75,7 +76,7 @@ type receiver struct {
 }
 
 func newUploads(cfg *Config) *uploads {
-	u := &uploads{self: cfg.Cluster, most: cfg.Uploads, sending: make(map[chunk.ID]perClass)}
+	u := &uploads{cluster: cfg.Cluster, most: cfg.Uploads, sending: make(map[chunk.ID]perClass)}
 	u.given.limit = maxGiven
 	for i := range u.flow {
 		u.flow[i].limit = min(firstUploads, cfg.Uploads)
@@ -92,11 +93,17 @@ func flowOf(req *PeerRequest) int {
 	return 0
 }
 
-// enter reports whether a chunk may be sent soon. If so, leave must be called. Less urgent classes may use a part of the limit. A link with little to spare sends a chunk to few at a time: they pass
-// it on to the others.
+// enter reports whether a chunk may be sent now. If so, leave must be called.
 func (u *uploads) enter(flow int, ref chunk.Ref, class chunk.Class, now time.Time) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	return !u.flow[flow].queued(class) && u.enterLocked(flow, ref, class, now)
+}
+
+// enterLocked is enter for one who is next in line. Less urgent classes may use
+// a part of the limit. A link with little to spare sends a chunk to few at a time:
+// they pass it on to the others.
+func (u *uploads) enterLocked(flow int, ref chunk.Ref, class chunk.Class, now time.Time) bool {
 	n := int64(ref.Size)
 	f := &u.flow[flow]
 	limit := f.limit * int64(chunk.NumClasses-class) / chunk.NumClasses
@@ -130,6 +137,12 @@ func (u *uploads) leave(flow int, ref chunk.Ref, class chunk.Class, begin, now t
 	if ok {
 		f.sent += n
 	}
+	f.measure(begin, now, u.most)
+	u.callLocked(flow, now)
+}
+
+// measure sets the limit at the end of a step.
+func (f *uploadFlow) measure(begin, now time.Time, most int64) {
 	if now.Sub(begin) > uploadTime {
 		f.scarce = true
 	}
@@ -140,7 +153,7 @@ func (u *uploads) leave(flow int, ref chunk.Ref, class chunk.Class, begin, now t
 	if f.scarce {
 		// The link was the limit, or this one was: then there is room to grow.
 		fits := int64(float64(f.sent) * float64(uploadTime) / float64(d))
-		f.limit = min(max(fits, f.limit*3/4, minUploads), u.most)
+		f.limit = min(max(fits, f.limit*3/4, minUploads), most)
 	}
 	f.step, f.sent, f.scarce = now, 0, f.active.upTo(chunk.NumClasses-1) >= f.limit
 }
@@ -175,35 +188,48 @@ func (u *uploads) lately(id chunk.ID, to chunk.PeerID, now time.Time) bool {
 }
 
 // holders returns some nodes that were given a chunk, in random order: those in
-// the rack of the one who asks, and others only if there are hardly any. wait is
-// how long it may take until this node has time.
+// the rack of the one who asks. Others are named only to nodes of other racks than
+// this one, and only if there are hardly any. wait is how long it may take until
+// this node has time.
 func (u *uploads) holders(flow int, id chunk.ID, class chunk.Class, asks chunk.PeerID) (near []chunk.PeerID, wait time.Duration) {
 	u.mu.Lock()
 	f := &u.flow[flow]
 	wait = max(minWait, time.Duration(float64(uploadTime/2)*min(1, float64(f.active.upTo(class))/float64(f.limit))))
-	var ring [maxReceivers]receiver
-	if r := u.given.get(id); r != nil {
-		ring = (*r).ring
-	}
+	near, far := u.othersLocked(id, asks)
 	u.mu.Unlock()
-	rand.Shuffle(len(ring), func(i, j int) { ring[i], ring[j] = ring[j], ring[i] })
-	at, _ := u.self.Place(asks)
-	var far []chunk.PeerID
-	for _, r := range ring {
-		id := r.id
-		if id == "" || id == asks {
-			continue
-		}
-		switch p, ok := u.self.Place(id); {
-		case !ok:
-		case tierOf(at, p) == TierRack:
-			near = append(near, id)
-		default:
-			far = append(far, id)
-		}
-	}
+	shuffle(near)
 	if len(near) < 2 {
+		shuffle(far)
 		near = append(near, far...)
 	}
 	return near[:min(len(near), MaxHolders)], wait
+}
+
+func shuffle(ids []chunk.PeerID) {
+	rand.Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
+}
+
+// othersLocked returns the other nodes that were given a chunk and may be named to
+// the one who asks: those in its rack, and, unless it is in this node's rack, the
+// others.
+func (u *uploads) othersLocked(id chunk.ID, asks chunk.PeerID) (near, far []chunk.PeerID) {
+	r := u.given.get(id)
+	if r == nil {
+		return nil, nil
+	}
+	at, _ := u.cluster.Place(asks)
+	here, _ := u.cluster.Place(u.cluster.Self())
+	for _, have := range (*r).ring {
+		if have.id == "" || have.id == asks {
+			continue
+		}
+		switch p, ok := u.cluster.Place(have.id); {
+		case !ok:
+		case tierOf(at, p) == TierRack:
+			near = append(near, have.id)
+		case tierOf(at, here) != TierRack:
+			far = append(far, have.id)
+		}
+	}
+	return near, far
 }

@@ -141,6 +141,24 @@ func TestColdStart(t *testing.T) {
 	}
 }
 
+// Links of 10 Mbit/s take a fifth of a second for each chunk, so that most who ask
+// for one must wait until others were sent. One reader a node reads in order.
+func TestScarceLinks(t *testing.T) {
+	im := NewImage(*seed, Shape{Bytes: *scale * 48 << 20, Chunk: 256 << 10, Chunks: 2})
+	synctest.Test(t, func(t *testing.T) {
+		const rate = 10e6 / 8
+		c := New(Config{Seed: *seed, Nodes: *nodes, Racks: *racks, Image: im, Up: rate, Down: rate, Origin: rate})
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		egress, slowdown, cross := report(t, c, readWide(t, c, c.Nodes, false, 1))
+		if egress > 1.05 || slowdown > 1.7 || cross > 0.15 {
+			t.Errorf("egress %.3f, slowdown %.2f, %.1f %% across racks", egress, slowdown, 100*cross)
+		}
+	})
+}
+
 func TestArrivalOneByOne(t *testing.T) {
 	simulate(t, func(t *testing.T, c *Cluster) {
 		begin := time.Now()
