@@ -64,8 +64,8 @@ type keptFiles struct {
 func (k keptFiles) ReadAt(ctx context.Context, ino uint64, p []byte, off int64) (int, error) {
 	n, err := k.Files.ReadAt(ctx, ino, p, off)
 	for e := range k.view.Extents(ino, off, int64(n)) {
-		if ref, _ := k.view.Chunk(e.Chunk); err == nil && !ref.ID.IsZero() && !k.store.Has(ref.ID) {
-			err = &chunk.Error{Op: "read", What: ref.String(), Err: errNotKept}
+		if ref, _ := k.view.Chunk(e.Chunk); !ref.ID.IsZero() && !k.store.Has(ref.ID) {
+			return 0, &chunk.Error{Op: "read", What: ref.String(), Err: errNotKept}
 		}
 	}
 	return n, err

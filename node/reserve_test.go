@@ -10,9 +10,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"graze/chunk"
 	"graze/origin"
 )
 
@@ -107,5 +109,50 @@ func TestMountOnFullDisk(t *testing.T) {
 	n.reserve.mu.Unlock()
 	if n.reserve.tight() {
 		t.Error("with room on the disk the reserve has not come back")
+	}
+}
+
+// TestUncachedReadsOff: in a drill, what the disk has no room for can't be read.
+func TestUncachedReadsOff(t *testing.T) {
+	drill, err := ParseDrill([]string{"uncached-reads"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln := serveRegistry(t, func(http.ResponseWriter, *http.Request) bool { return false })
+	n, err := Open(Config{State: smallDisk(t, "32m"), StoreLimit: 8 << 20, Drill: drill, Origin: origin.Config{PlainHTTP: true, Dial: ln.dial}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ran := make(chan error, 1)
+	go func() { ran <- n.Run(ctx) }()
+	defer func() {
+		cancel()
+		<-ran
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	img, err := n.Resolve(ctx, "r.test/a:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.reserve.given, n.reserve.tried = true, time.Now().Add(time.Hour)
+	tree, err := n.OpenTree(ctx, img, IndexOptions{Build: true, Keep: func(chunk.Verified) {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tree.Close()
+	ino := uint64(0)
+	for i := uint64(1); ino == 0 && i < 16; i++ {
+		for range tree.View.Extents(i, 0, 1) {
+			ino = i
+		}
+	}
+	if _, err := tree.Files.ReadAt(ctx, ino, make([]byte, 1), 0); !errors.Is(err, errNotKept) {
+		t.Errorf("inode %d is read: %v", ino, err)
+	}
+	if _, err := ParseDrill([]string{"gravity"}); err == nil {
+		t.Error("gravity can be turned off")
 	}
 }

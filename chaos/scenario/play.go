@@ -20,7 +20,8 @@ type Config struct {
 	// Seed chooses what is random in the faults.
 	Seed uint64
 
-	// Off plays with the mechanism turned off that the scenario is about.
+	// Off plays with the mechanism turned off that the scenario is about, until the
+	// first read fails that must not.
 	Off bool
 
 	// Running is a cluster to play on. Default: one that is made, and ends after it.
@@ -40,6 +41,7 @@ type Config struct {
 // A play is a scenario under way.
 type play struct {
 	spec    *Scenario
+	off     bool // what it is about is turned off
 	cluster *cluster
 	log     *slog.Logger
 	begin   time.Time
@@ -95,7 +97,7 @@ func Play(ctx context.Context, s *Scenario, cfg Config) (_ *Report, err error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &play{spec: s, cluster: c, log: cfg.Log, files: s.Image.files(s.Name), marks: make(map[string]time.Duration), uses: make(map[string][]use)}
+	p := &play{spec: s, off: cfg.Off, cluster: c, log: cfg.Log, files: s.Image.files(s.Name), marks: make(map[string]time.Duration), uses: make(map[string][]use)}
 	report, err := p.run(ctx)
 	if cfg.Logs != "" {
 		err = errors.Join(err, writeLogs(c, cfg.Logs))
@@ -178,7 +180,7 @@ func (p *play) run(ctx context.Context) (_ *Report, err error) {
 	if p.spec.Expect.Bounded {
 		p.steady.Go(func() { p.watchUse(p.over) })
 	}
-	err = p.steps(ctx, reading)
+	err = p.steps(p.untilFailure(ctx), reading)
 	p.end()
 	if err != nil {
 		// Nobody waits for reads that are under way. A reader can't end while the node
@@ -194,11 +196,29 @@ func (p *play) run(ctx context.Context) (_ *Report, err error) {
 	if e := stop(); err == nil {
 		err = e
 	}
+	if errors.Is(err, errFailed) {
+		err = missed{errFailed}
+	}
 	late := missed{}
 	if err != nil && !errors.As(err, &late) {
 		return nil, err
 	}
 	return p.judge(ctx, late.error)
+}
+
+// errFailed ends a scenario whose mechanism is turned off.
+var errFailed = errors.New("a read has failed, and the rest is not played with the mechanism turned off")
+
+// untilFailure returns a context that ends with the first read that fails, if that
+// settles what becomes of the scenario.
+func (p *play) untilFailure(ctx context.Context) context.Context {
+	ctx, cancel := context.WithCancelCause(ctx)
+	p.reads.failed = func() {
+		if p.off && p.spec.Expect.Errors == 0 {
+			cancel(errFailed)
+		}
+	}
+	return ctx
 }
 
 // steps takes the steps, each at its time. What reads goes on until reading is done.

@@ -24,13 +24,17 @@ type read struct {
 
 // records collect reads.
 type records struct {
-	begin time.Time
-	mu    sync.Mutex
-	list  []read // guarded by mu
+	begin  time.Time
+	failed func() // called for each that fails
+	mu     sync.Mutex
+	list   []read // guarded by mu
 }
 
 func (r *records) add(one read, start time.Time) {
 	one.at = start.Sub(r.begin)
+	if one.err != nil {
+		r.failed()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.list = append(r.list, one)
