@@ -76,7 +76,8 @@ func (st *state) probedAll(f *fetch) {
 }
 
 // demote has readers of a fetch that the origin does not answer look for its
-// chunks at the homes again, if the node is not home itself.
+// chunks at the homes again, if the node is not home itself. f is parked, and stays so
+// unless it ends.
 func (st *state) demote(f *fetch) {
 	if st.cluster == nil {
 		return
@@ -85,8 +86,7 @@ func (st *state) demote(f *fetch) {
 	if len(t.route.Cluster) == 0 || t.route.Cluster[0] == st.self {
 		return
 	}
-	f.stage = queued
-	f.class = none
+	f.class = none // f is parked: whoever comes back to it at once raises it, and puts it nowhere
 	for part, w := range f.wants {
 		if !f.brings(w) {
 			continue
@@ -106,9 +106,6 @@ func (st *state) demote(f *fetch) {
 		}
 	}
 	f.class = f.wanted()
-	if f.stage == queued {
-		f.stage = parked
-	}
 }
 
 // restart has an ask that waited on f wait on work of the lowest level that it
