@@ -106,7 +106,8 @@
 //
 // The registry's budget is the cluster's: each node keeps to its share. Runs that no
 // reader waits for are few, and pause when the registry is slower than it can be:
-// all nodes share its link.
+// all nodes share its link. While a reader waits that a node knows of, its own or one
+// of a node that has asked it, they are two for all nodes together.
 //
 // # Links
 //

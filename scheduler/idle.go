@@ -21,11 +21,17 @@ func (d *demand) enter() (leave func()) {
 	}
 }
 
+// latest returns when somebody last waited: now, if one does.
+func (d *demand) latest(now time.Time) time.Time {
+	if d.waiting.Load() > 0 {
+		return now
+	}
+	return time.Unix(0, d.last.Load())
+}
+
 // Idle returns how long no reader, of this node or another one that has asked it,
 // has waited for chunks: 0 if one waits now.
 func (s *Scheduler) Idle() time.Duration {
-	if s.demand.waiting.Load() > 0 {
-		return 0
-	}
-	return time.Since(time.Unix(0, s.demand.last.Load()))
+	now := time.Now()
+	return now.Sub(s.demand.latest(now))
 }

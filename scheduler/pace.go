@@ -18,9 +18,9 @@ const (
 	// moment, none of them can foresee.
 	leastPace = 8
 	paceIdle  = 2 * time.Second
-	// readerPace is how many runs all nodes have together at most while readers'
-	// runs come to this node, and paceIdle longer. Where queues drop what they have
-	// no room for, a few long transfers are enough to starve a short one.
+	// readerPace is how many runs all nodes have together at most while readers wait,
+	// each as far as it knows of some, and paceIdle longer. Where queues drop what they
+	// have no room for, a few long transfers are enough to starve a short one.
 	readerPace = 2
 	// maxPace is the most runs; limits of slots are lower.
 	maxPace = 64
@@ -36,12 +36,15 @@ type pace struct {
 	best   time.Duration // for paceUnit bytes; it rises slowly
 	next   time.Time     // when the next run may start
 	latest time.Time     // when the last one started
-	reader time.Time     // when the last run started that a reader waits for
+	reader time.Time     // when this node last knew of a reader that waits
 }
 
-// observe notes that a run of n bytes took d. This node has the given share of
+// observe notes that a run of n bytes has taken d. This node has the given share of
 // what the cluster asks the origin for.
-func (p *pace) observe(n int64, d time.Duration, share float64) {
+func (p *pace) observe(now time.Time, n int64, d time.Duration, share float64) {
+	if w := p.most(now, share); w > 0 && w < 1 {
+		p.pause(now, time.Duration(float64(d)*(1/w-1)))
+	}
 	d = time.Duration(float64(d) * paceUnit / float64(max(n, paceUnit)))
 	if p.best == 0 || d < p.best {
 		p.best = d
@@ -68,22 +71,30 @@ func (p *pace) wait(now time.Time, c chunk.Class) time.Duration {
 // started notes that a run of n bytes of class c starts.
 func (p *pace) started(now time.Time, c chunk.Class, n int64, share float64) {
 	if c < chunk.Prefetch {
-		if c == chunk.Demand {
-			p.reader = now
-		}
 		return
 	}
 	if first := min(leastPace*share, 2); p.window == 0 || p.window > first && now.Sub(p.latest) > paceIdle {
 		p.window = first
 	}
 	p.latest = now
-	window := p.window
-	if now.Sub(p.reader) < paceIdle {
-		window = min(window, readerPace*share)
-	}
-	if window < 1 {
+	if w := p.most(now, share); w < 1 {
 		took := float64(p.best) * float64(max(n, paceUnit)) / paceUnit
-		p.next = now.Add(time.Duration(took / window))
+		p.pause(now, time.Duration(took/w))
+	}
+}
+
+// most returns how many runs there may be now.
+func (p *pace) most(now time.Time, share float64) float64 {
+	if now.Sub(p.reader) < paceIdle {
+		return min(p.window, readerPace*share)
+	}
+	return p.window
+}
+
+// pause has no run start for d.
+func (p *pace) pause(now time.Time, d time.Duration) {
+	if next := now.Add(d); next.After(p.next) {
+		p.next = next
 	}
 }
 

@@ -37,13 +37,13 @@ func TestPace(t *testing.T) {
 	p := pace{best: 30 * time.Millisecond}
 	p.started(t0, chunk.Prefetch, paceUnit, 1)
 	for range 100 {
-		p.observe(paceUnit, 30*time.Millisecond, 1)
+		p.observe(t0, paceUnit, 30*time.Millisecond, 1)
 	}
 	if n := p.slots(chunk.Prefetch, 8); n != 8 {
 		t.Errorf("a fast origin gives %d slots", n)
 	}
 	for range 40 {
-		p.observe(2*paceUnit, time.Second, 1.0/16)
+		p.observe(t0, 2*paceUnit, time.Second, 1.0/16)
 	}
 	if n := p.slots(chunk.Backfill, 8); n != 1 {
 		t.Errorf("a slow origin gives %d slots", n)
@@ -51,14 +51,36 @@ func TestPace(t *testing.T) {
 	if n := p.slots(chunk.Demand, 8); n != 8 {
 		t.Errorf("readers get %d slots", n)
 	}
-	// A window of half a run is one run and a pause of the same length.
-	p.started(t0, chunk.Backfill, 2*paceUnit, 1.0/16)
-	took := 2 * p.best
-	if d := p.wait(t0.Add(took), chunk.Prefetch); d.Round(time.Millisecond) != took.Round(time.Millisecond) {
-		t.Errorf("after a run of %v there is a pause of %v", took, d)
-	}
 	if d := p.wait(t0, chunk.Demand); d != 0 {
 		t.Errorf("readers wait %v", d)
+	}
+}
+
+// Less than one run at a time is one run and a pause after it.
+func TestPauses(t *testing.T) {
+	const took = 100 * time.Millisecond
+	for _, tt := range []struct {
+		name   string
+		window float64
+		reader time.Time
+		pause  time.Duration
+	}{
+		{"half a run", 0.5, time.Time{}, took},
+		{"a reader waits", 0.5, t0, 7 * took}, // an eighth: this node is one of 16
+		{"whole runs, a reader waits", 4, t0, 7 * took},
+		{"whole runs", 4, time.Time{}, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := pace{best: took, window: tt.window, latest: t0, reader: tt.reader}
+			p.started(t0, chunk.Backfill, paceUnit, 1.0/16)
+			if d := p.wait(t0.Add(took), chunk.Prefetch); d != tt.pause {
+				t.Errorf("after a run that took %v as usual there is a pause of %v, want %v", took, d, tt.pause)
+			}
+			p.observe(t0.Add(5*took), paceUnit, 5*took, 1.0/16)
+			if d := p.wait(t0.Add(5*took), chunk.Prefetch); d != 5*tt.pause {
+				t.Errorf("after a run that took %v there is a pause of %v, want %v", 5*took, d, 5*tt.pause)
+			}
+		})
 	}
 }
 

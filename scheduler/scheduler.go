@@ -230,10 +230,11 @@ func New(store Store, origin Origin, dec Decoder, cfg Config) (*Scheduler, error
 	return s, nil
 }
 
-// lock locks the state and tells it the time.
+// lock locks the state and tells it the time, and when a reader last waited.
 func (s *Scheduler) lock() {
 	s.mu.Lock()
 	s.state.now = time.Now()
+	s.state.pace.reader = s.demand.latest(s.state.now)
 }
 
 // Run fetches what readers miss until ctx is done; then it fails the reads that

@@ -474,7 +474,7 @@ func (st *state) release(r *run) {
 	st.running = slices.DeleteFunc(st.running, func(x *run) bool { return x == r })
 	st.lanes[r.lane].running--
 	if st.cluster != nil && r.asked > 0 && !r.failed {
-		st.pace.observe(r.asked, st.now.Sub(r.begun), st.share())
+		st.pace.observe(st.now, r.asked, st.now.Sub(r.begun), st.share())
 	}
 	st.memory -= r.memory
 }
