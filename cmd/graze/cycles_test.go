@@ -235,8 +235,9 @@ func (c *cycles) again(begin time.Time, err error, counter *int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	text := err.Error()
-	unavailable := strings.Contains(text, "navailable") || strings.Contains(text, "connection error") // by version
-	if !unavailable || c.away.Before(begin.Add(-10*time.Second)) {
+	away := func(said string) bool { return strings.Contains(text, said) }
+	// By version, and by what it was about when the node was killed.
+	if !slices.ContainsFunc([]string{"navailable", "connection error", "error reading from server"}, away) || c.away.Before(begin.Add(-10*time.Second)) {
 		return false
 	}
 	*counter++
