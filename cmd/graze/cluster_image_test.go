@@ -29,7 +29,8 @@ type wantedFile struct {
 
 // clusterLayers are layers of large and small files, of size bytes in all. The
 // large ones don't compress, so that what the registry sends is about what goes
-// between nodes. Their contents depend on their names and sizes.
+// between nodes. The small ones are few enough that to open them on all nodes takes
+// the one machine little time. Their contents depend on their names and sizes.
 func clusterLayers(name string, size int64) []imagetest.Layer {
 	large := []imagetest.Member{imagetest.Dir(name + "/large/")}
 	for i := range 8 {
@@ -37,7 +38,7 @@ func clusterLayers(name string, size int64) []imagetest.Layer {
 	}
 	return []imagetest.Layer{
 		{Name: "large", Members: concat(imagetest.Members(imagetest.Dir(name+"/")), imagetest.Members(large...))},
-		imagetest.SmallFiles(name+"/small", int(size/10/2048)),
+		imagetest.SmallFiles(name+"/small", 1000),
 		{Name: "middle", Members: imagetest.Members(
 			randomFile(name+"/a", size/40), randomFile(name+"/b", size/40), randomFile(name+"/c", size/40), randomFile(name+"/d", size/40))},
 	}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -420,29 +421,49 @@ func (c *testCluster) logged(t testing.TB, n *clusterNode) {
 	}
 }
 
-// read reads files of the image that the node has mounted, and checks each. An
-// error that is that of a killed node is not one: the file is read again when the
-// node is back.
+// clusterReaders is how many files are read at a time on each node.
+const clusterReaders = 4
+
+// read reads files of the image that the node has mounted, in their order, some at a
+// time, and checks each.
 func (n *clusterNode) read(ctx context.Context, files []wantedFile) error {
-	for _, f := range files {
-		for {
-			kills, healthy := n.life()
-			select {
-			case <-healthy:
-			case <-ctx.Done():
-				return fmt.Errorf("before %s: %w", f.path, context.Cause(ctx))
+	var next atomic.Int64
+	errs := make([]error, clusterReaders)
+	var readers sync.WaitGroup
+	for i := range errs {
+		readers.Go(func() {
+			for errs[i] == nil {
+				at := int(next.Add(1)) - 1
+				if at >= len(files) {
+					return
+				}
+				errs[i] = n.readOne(ctx, files[at])
 			}
-			err := n.readFile(ctx, f)
-			if err == nil {
-				break
-			}
-			wrong := wrongBytes{}
-			if now, _ := n.life(); now == kills || errors.As(err, &wrong) {
-				return err
-			}
+		})
+	}
+	readers.Wait()
+	return errors.Join(errs...)
+}
+
+// readOne reads and checks one file. An error that is that of a killed node is not
+// one: the file is read again when the node is back.
+func (n *clusterNode) readOne(ctx context.Context, f wantedFile) error {
+	for {
+		kills, healthy := n.life()
+		select {
+		case <-healthy:
+		case <-ctx.Done():
+			return fmt.Errorf("before %s: %w", f.path, context.Cause(ctx))
+		}
+		err := n.readFile(ctx, f)
+		if err == nil {
+			return nil
+		}
+		wrong := wrongBytes{}
+		if now, _ := n.life(); now == kills || errors.As(err, &wrong) {
+			return err
 		}
 	}
-	return nil
 }
 
 // wrongBytes says that a file has other bytes than it must have.
