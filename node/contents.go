@@ -146,17 +146,14 @@ const (
 )
 
 // openExternal opens the table of contents of an eStargz layer that is in an image
-// of its own, which is found by the image's tag. Whoever can set that tag can't do
-// harm: the manifest has the digest of the table.
+// of its own. The format has no other way to it than the image's tag: neither the
+// layer nor the manifest names it, and it refers to nothing. Whoever can set that tag
+// can't do harm: the manifest has the digest of the table.
 func (s *search) openExternal(ctx context.Context, layer *origin.Layer) (*layerIndex, error) {
-	name, err := origin.ParseName(s.img.Reference)
-	if err != nil {
-		return nil, err
+	if s.img.tag == "" {
+		return nil, fmt.Errorf("%w: table of contents in an image of its own, which is found by the image's tag alone: the image was asked for by digest, without a tag", chunk.ErrNotFound)
 	}
-	if name.Tag == "" {
-		return nil, fmt.Errorf("%w: the image of tables of contents, as the image was not asked for by a tag", chunk.ErrNotFound)
-	}
-	name.Tag += externalSuffix
+	name := origin.Name{Repository: s.img.Repository, Tag: s.img.tag + externalSuffix}
 	tables, err := s.external(ctx, name.String())
 	if err != nil {
 		return nil, fmt.Errorf("tables of contents: %w", err)

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -140,25 +141,19 @@ func (m *marking) records() {
 // findings marks what registries have said of images in use: which tags stand for
 // them, and which indexes they have.
 func (m *marking) findings() {
-	tables := make(map[string]*finding) // images of tables of contents, by the images' references
-	used := make(map[string]bool)       // references of images in use
 	eachRecord(filepath.Join(m.dir, "refs"), func(path string) {
 		f := new(finding)
 		if peekRecord(path, f) != nil || f.check(f.lookup) != nil {
 			return
 		}
-		if m.isAbout(f) {
-			used[f.Reference] = true
-			m.finding(f)
-		} else if of, ok := strings.CutSuffix(f.Reference, externalSuffix); ok {
-			tables[of] = f
+		if !m.isAbout(f) {
+			return
+		}
+		m.files[path] = true
+		for _, d := range f.Manifests {
+			m.manifest(chunk.Blob(d.Digest.String()))
 		}
 	})
-	for of, f := range tables {
-		if used[of] {
-			m.finding(f)
-		}
-	}
 }
 
 // isAbout reports whether a finding is about an image in use, or an index of one.
@@ -174,24 +169,20 @@ func (m *marking) isAbout(f *finding) bool {
 	if path, err := m.blobs.path(digest); err == nil && m.files[path] {
 		return true
 	}
-	index := m.peekManifest(digest)
-	if index == nil || index.Index == nil {
-		return false
-	}
-	for _, d := range index.Index.Manifests {
-		if m.images[chunk.Blob(d.Digest.String())] {
-			return true
-		}
-	}
-	return false
+	return m.names(digest)
 }
 
-// finding marks a finding, and the manifests that it names.
-func (m *marking) finding(f *finding) {
-	m.files[m.lookupPath(f.lookup)] = true
-	for _, d := range f.Manifests {
-		m.manifest(chunk.Blob(d.Digest.String()))
+// names reports whether a manifest or an index names an image in use, or has tables of
+// contents of its layers.
+func (m *marking) names(d chunk.Blob) bool {
+	parsed := m.peekManifest(d)
+	if parsed == nil {
+		return false
 	}
+	if parsed.Index != nil {
+		return slices.ContainsFunc(parsed.Index.Manifests, func(d v1.Descriptor) bool { return m.images[chunk.Blob(d.Digest.String())] })
+	}
+	return slices.ContainsFunc(parsed.Image.Layers, func(d v1.Descriptor) bool { return m.layers[chunk.Blob(d.Annotations[externalOf])] })
 }
 
 // eachRecord calls f with the name of each record in a folder.

@@ -5,14 +5,16 @@ import (
 	"errors"
 	"mime"
 	"net/http"
+	"strings"
 
+	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"graze/chunk"
 )
 
-// A Name is a reference in its parts. One of Tag and Digest is set.
+// A Name is a reference in its parts. One of Tag and Digest is set, or both.
 type Name struct {
 	Repository string // "docker.io/library/alpine"
 	Tag        string
@@ -20,11 +22,16 @@ type Name struct {
 }
 
 // ParseName completes and splits a reference as users write it: "alpine",
-// "localhost:5000/app@sha256:…".
+// "localhost:5000/app@sha256:…". A tag before a digest is kept, though the digest says
+// it all.
 func ParseName(ref string) (Name, error) {
 	r, err := parseReference(ref)
 	if err == nil && r.digest != "" {
 		err = checkDigest(r.digest)
+		before, _, _ := strings.Cut(ref, "@")
+		if tag, err := name.NewTag(before, name.WithDefaultTag("")); err == nil {
+			r.tag = tag.TagStr()
+		}
 	}
 	if err != nil {
 		return Name{}, &chunk.Error{Op: "resolve", What: ref, Err: err}

@@ -3,6 +3,7 @@ package origin
 import (
 	"errors"
 	"net/http"
+	"strings"
 	"testing"
 
 	"graze/chunk"
@@ -66,6 +67,9 @@ func TestParseName(t *testing.T) {
 		name, err := ParseName(in)
 		if err != nil && want != "" || err == nil && name.String() != want {
 			t.Errorf("%s is %s, %v; want %s", in, name, err, want)
+		}
+		if tag := strings.HasSuffix(strings.TrimSuffix(in, "@"+digest), ":c"); tag != (name.Tag == "c") {
+			t.Errorf("%s has tag %q", in, name.Tag)
 		}
 	}
 }

@@ -90,7 +90,7 @@ func (s *Snapshotter) find(ctx context.Context, chain chunk.Blob) (Found, error)
 // decideImage finds out how an image is served, and gets ready for it.
 func (s *Snapshotter) decideImage(ctx context.Context, name string) *decision {
 	d := &decision{policy: policyFor(s.cfg.Policies, repositoryOf(name))}
-	d.image.Name = name
+	d.image.Name = withoutTag(name)
 	if d.policy.Mode == Pull {
 		d.reason = ByPolicy
 		return d
@@ -105,12 +105,20 @@ func (s *Snapshotter) decideImage(ctx context.Context, name string) *decision {
 		d.reason = Small
 		return d
 	}
-	if err := s.images.Ready(ctx, img.Name, !d.policy.Require); err != nil {
+	if err := s.images.Ready(ctx, name, !d.policy.Require); err != nil {
 		d.reason, d.err = reasonFor(err), err
 		return d
 	}
 	d.reason = Lazy
 	return d
+}
+
+// withoutTag returns a name without its tag, if it has a digest.
+func withoutTag(name string) string {
+	if _, digest, ok := strings.Cut(name, "@"); ok {
+		return repositoryOf(name) + "@" + digest
+	}
+	return name
 }
 
 // repositoryOf returns the repository of an image's complete name.

@@ -70,7 +70,7 @@ func (f *fakeImages) Resolve(ctx context.Context, name string) (Image, error) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	img, ok := f.images[name]
+	img, ok := f.images[withoutTag(name)]
 	if !ok {
 		return Image{}, fmt.Errorf("%s: %w", name, chunk.ErrNotFound)
 	}

@@ -13,9 +13,10 @@ type Images interface {
 	// without the network.
 	Resolve(ctx context.Context, name string) (Image, error)
 
-	// Ready gets or makes all that it takes to mount an image without the network.
+	// Ready gets or makes all that it takes to mount an image without the network, by
+	// the name that Resolve has got.
 	// Indexes of layers that have none are made only if build is set.
-	Ready(ctx context.Context, image string, build bool) error
+	Ready(ctx context.Context, name string, build bool) error
 
 	// Mount mounts a view on a folder, unless it is mounted there already.
 	Mount(ctx context.Context, v View, dir string) error

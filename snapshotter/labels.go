@@ -59,10 +59,11 @@ func either(labels map[string]string, key, other string) string {
 	return labels[other]
 }
 
-// image returns the name of the wanted layer's image: by digest, if that is known.
+// image returns the name of the wanted layer's image: with its digest, if that is
+// known, and its tag, by which some indexes are found.
 func (w wanted) image() string {
 	if w.Manifest == "" || strings.Contains(w.Reference, "@") {
 		return w.Reference
 	}
-	return repositoryOf(w.Reference) + "@" + string(w.Manifest)
+	return w.Reference + "@" + string(w.Manifest)
 }
