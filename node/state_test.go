@@ -200,7 +200,7 @@ var imageKinds = []struct {
 // smallImage returns an image of one layer.
 func smallImage(t *testing.T, e imagetest.Encoding) *imagetest.Image {
 	t.Helper()
-	img, err := imagetest.Build([]imagetest.Layer{imagetest.SmallFiles("files", 40)}, e)
+	img, err := imagetest.Build([]imagetest.Layer{imagetest.SmallFiles("files", 400)}, e)
 	if err != nil {
 		t.Fatal(err)
 	}
