@@ -58,16 +58,18 @@ func (n *node) start(ctx context.Context) error {
 	n.proc = p
 	offset := n.clock
 	n.mu.Unlock()
-	if offset != 0 {
-		if err := p.SetClock(offset); err != nil {
-			return err
-		}
-	}
+	right := offset == 0
 	return poll(ctx, func() error {
 		select {
 		case <-p.Exited():
 			return fatal{fmt.Errorf("%s has ended: %v", n.name, p.Err())}
 		default:
+		}
+		if !right { // for a moment it has no clock yet
+			if err := p.SetClock(offset); err != nil {
+				return err
+			}
+			right = true
 		}
 		_, err := n.stats(ctx)
 		return err
@@ -176,6 +178,16 @@ func (n *node) stats(ctx context.Context) (s agent.Stats, err error) {
 		return err
 	})
 	return s, err
+}
+
+// answerTime is how long a node has to say how it is doing at the end.
+const answerTime = 15 * time.Second
+
+// statsSoon is stats of a node that may be stuck.
+func (n *node) statsSoon(ctx context.Context) (agent.Stats, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	return n.stats(ctx)
 }
 
 // peers returns what the node knows of the cluster, itself included.
