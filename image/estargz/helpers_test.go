@@ -13,6 +13,8 @@ import (
 	"time"
 
 	writer "github.com/containerd/stargz-snapshotter/estargz"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"graze/chunk"
 	"graze/image"
@@ -160,6 +162,30 @@ func checkTable(t testing.TB, l *Layer) {
 	t.Helper()
 	if err := imagetest.CheckMembers(&l.Layer, chunk.Gzip); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// compareArchive compares the entries of a layer, and the files' contents, with the
+// archive that it is.
+func compareArchive(t *testing.T, got *Layer, blob []byte) {
+	t.Helper()
+	checkTable(t, got)
+	zr, err := gzip.NewReader(bytes.NewReader(blob))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, files, err := imagetest.ReadArchive(zr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ignore := cmpopts.IgnoreFields(image.Entry{}, "Extents")
+	if diff := cmp.Diff(want, collect(t, got), ignore, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("entries (-want +got):\n%s", diff)
+	}
+	for name, data := range contents(t, blob, got) {
+		if !bytes.Equal(data, files[name]) {
+			t.Errorf("%q has other contents", name)
+		}
 	}
 }
 
