@@ -80,8 +80,19 @@ func (n *Network) Add(rack int, addr, rate string) (*Machine, error) {
 			return nil, err
 		}
 	}
+	if err := ns.do(useReno); err != nil {
+		ns.close()
+		return nil, err
+	}
 	n.machines = append(n.machines, m)
 	return m, nil
+}
+
+// useReno has the namespace control congestion in the one way that every system
+// lets a namespace choose. Some have BBR by default, which loses almost half of what
+// many connections send to a queue as short as these.
+func useReno() error {
+	return os.WriteFile("/proc/sys/net/ipv4/tcp_congestion_control", []byte("reno"), 0)
 }
 
 // limit returns the words by which tc(8) limits a link.

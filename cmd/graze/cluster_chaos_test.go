@@ -30,26 +30,26 @@ func TestClusterChaos(t *testing.T) {
 			return 1.05
 		}},
 		{"slow uplink", func(t *testing.T, _ context.Context, _ *testImage, reading <-chan struct{}) float64 {
-			c.nodes[5].slow(t, "6mbit")
+			c.slow(t, c.nodes[5], "6mbit")
 			<-reading
-			c.nodes[5].slow(t, c.shape.rate)
+			c.slow(t, c.nodes[5], c.shape.rate)
 			return 1.05
 		}},
 		{"rack cut off", func(t *testing.T, ctx context.Context, _ *testImage, _ <-chan struct{}) float64 {
 			pass(ctx, nil, 500*time.Millisecond)
-			c.net.cut(t, 1, true)
+			must(t, c.net.CutRack(1, true))
 			pass(ctx, nil, 6*time.Second)
-			c.net.cut(t, 1, false)
+			must(t, c.net.CutRack(1, false))
 			// The others ask again for what the rack took with it.
 			return 2
 		}},
 		{"racks apart", func(t *testing.T, ctx context.Context, _ *testImage, reading <-chan struct{}) float64 {
 			pass(ctx, nil, 500*time.Millisecond)
-			c.net.split(t, true)
+			must(t, c.net.Split(true))
 			before := c.net.traffic(t)
 			<-reading
 			tr := c.net.traffic(t).since(before)
-			c.net.split(t, false)
+			must(t, c.net.Split(false))
 			if tr.crossed > tr.received/100 {
 				t.Errorf("%d bytes went across racks that were apart", tr.crossed)
 			}

@@ -250,20 +250,20 @@ func (c *testCluster) startLiar(t testing.TB, rack int, kind string) (stop func(
 	t.Helper()
 	m := c.net.add(t, rack, fmt.Sprintf("10.77.%d.%d", rack, 100+len(c.net.machines)), c.shape.rate)
 	cmd := exec.Command(os.Args[0])
-	settings := []string{c.key, m.addr, fmt.Sprintf("rack-%d", rack), c.nodes[0].addr + ":7946", kind}
+	settings := []string{c.key, m.Addr, fmt.Sprintf("rack-%d", rack), c.nodes[0].Addr + ":7946", kind}
 	cmd.Env = append(os.Environ(), liarEnv+"="+strings.Join(settings, " "))
 	cmd.Stderr = os.Stderr
-	p, err := m.start(cmd)
+	p, err := m.Start(cmd)
 	if err != nil {
 		t.Fatal(err)
 	}
 	stop = func() {
-		_ = p.cmd.Process.Signal(syscall.SIGTERM)
+		_ = p.Signal(syscall.SIGTERM)
 		select {
-		case <-p.exited:
+		case <-p.Exited():
 		case <-time.After(patience):
-			_ = p.cmd.Process.Kill()
-			<-p.exited
+			_ = p.Signal(syscall.SIGKILL)
+			<-p.Exited()
 		}
 	}
 	t.Cleanup(stop)

@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"graze/chaos/lab"
 	"graze/node"
 )
 
@@ -56,7 +57,7 @@ type testCluster struct {
 
 // A clusterNode is one node of a testCluster.
 type clusterNode struct {
-	*machine
+	*lab.Machine
 	cluster *testCluster
 	name    string
 	rack    int
@@ -64,7 +65,7 @@ type clusterNode struct {
 	mnt     string // where images are mounted
 
 	mu      sync.Mutex
-	proc    *process      // guarded by mu; nil: not running
+	proc    *lab.Process  // guarded by mu; nil: not running
 	healthy chan struct{} // guarded by mu; closed once the image can be read
 	kills   int           // guarded by mu
 }
@@ -125,7 +126,7 @@ func newCluster(t testing.TB, shape clusterShape) *testCluster {
 func (c *testCluster) addNode(t testing.TB, i int) *clusterNode {
 	t.Helper()
 	n := &clusterNode{cluster: c, name: fmt.Sprintf("node-%d", i), rack: i % c.shape.racks, healthy: make(chan struct{})}
-	n.machine = c.net.add(t, n.rack, fmt.Sprintf("10.77.%d.%d", n.rack, 1+i), c.shape.rate)
+	n.Machine = c.net.add(t, n.rack, fmt.Sprintf("10.77.%d.%d", n.rack, 1+i), c.shape.rate)
 	join := fmt.Sprintf(`join = ["10.77.0.1:7946", "10.77.%d.2:7946"]`, 1%c.shape.racks)
 	if c.shape.pools {
 		join = fmt.Sprintf("join = [\"10.77.%d.%d:7946\"]\noutside = true", n.rack, 1+n.rack)
@@ -151,7 +152,7 @@ encrypt = %[7]t
 copies = %[8]d
 seed = %[9]t
 %[10]s
-`, n.state, c.key, n.name, n.addr, join, n.rack, c.shape.encrypt, c.shape.copies, c.shape.seeds && i < c.shape.racks, c.shape.settings)
+`, n.state, c.key, n.name, n.Addr, join, n.rack, c.shape.encrypt, c.shape.copies, c.shape.seeds && i < c.shape.racks, c.shape.settings)
 	if err := errors.Join(os.Mkdir(n.mnt, 0o755), os.WriteFile(n.state+".toml", []byte(config), 0o600)); err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +168,7 @@ func (n *clusterNode) start(ctx context.Context) error {
 	defer log.Close()
 	cmd := exec.Command(n.cluster.binary, "node", "--config", n.state+".toml")
 	cmd.Stdout, cmd.Stderr = log, log
-	p, err := n.machine.start(cmd)
+	p, err := n.Machine.Start(cmd)
 	if err != nil {
 		return err
 	}
@@ -176,8 +177,8 @@ func (n *clusterNode) start(ctx context.Context) error {
 	n.mu.Unlock()
 	return poll(ctx, func() error {
 		select {
-		case <-p.exited:
-			return errStop{fmt.Errorf("%s has ended: %v", n.name, p.err)}
+		case <-p.Exited():
+			return errStop{fmt.Errorf("%s has ended: %v", n.name, p.Err())}
 		default:
 		}
 		_, err := n.stats(ctx)
@@ -204,12 +205,12 @@ func (n *clusterNode) end(sig syscall.Signal) {
 	if p == nil {
 		return
 	}
-	_ = p.cmd.Process.Signal(sig)
+	_ = p.Signal(sig)
 	select {
-	case <-p.exited:
+	case <-p.Exited():
 	case <-time.After(patience):
-		_ = p.cmd.Process.Kill()
-		<-p.exited
+		_ = p.Signal(syscall.SIGKILL)
+		<-p.Exited()
 	}
 }
 
@@ -388,8 +389,8 @@ func (c *testCluster) end(t testing.TB) {
 			p := n.proc
 			n.mu.Unlock()
 			n.end(syscall.SIGTERM)
-			if p != nil && p.err != nil {
-				t.Errorf("%s: %v", n.name, p.err)
+			if p != nil && p.Err() != nil {
+				t.Errorf("%s: %v", n.name, p.Err())
 			}
 			if isMounted(n.mnt) {
 				t.Errorf("%s: the image is still mounted", n.name)

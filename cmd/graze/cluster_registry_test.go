@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"graze/chaos/lab"
 	"graze/registry"
 )
 
@@ -46,7 +47,7 @@ func (x extent) String() string {
 }
 
 // startClusterRegistry starts an empty registry that ends with the test.
-func startClusterRegistry(t testing.TB, m *machine) *clusterRegistry {
+func startClusterRegistry(t testing.TB, m *lab.Machine) *clusterRegistry {
 	t.Helper()
 	reg, err := registry.New(t.TempDir(), registry.Config{})
 	if err != nil {
@@ -59,7 +60,7 @@ func startClusterRegistry(t testing.TB, m *machine) *clusterRegistry {
 	}
 	r.addr = outside.Addr().String()
 	var inside net.Listener
-	err = m.do(func() (err error) {
+	err = m.Do(func() (err error) {
 		inside, err = net.Listen("tcp", net.JoinHostPort(registryAddr, "5000"))
 		return err
 	})

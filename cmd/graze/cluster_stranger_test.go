@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -99,20 +100,20 @@ func TestClusterStranger(t *testing.T) {
 	graze(t, "key", "new", other)
 	m := c.net.add(t, 0, "10.77.0.200", c.shape.rate)
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), strangerEnv+"="+strings.Join([]string{other, m.addr, self.ID, n.addr}, " "))
+	cmd.Env = append(os.Environ(), strangerEnv+"="+strings.Join([]string{other, m.Addr, self.ID, n.Addr}, " "))
 	cmd.Stderr = os.Stderr
-	p, err := m.start(cmd)
+	p, err := m.Start(cmd)
 	if err != nil {
 		t.Fatal(err)
 	}
 	select {
-	case <-p.exited:
+	case <-p.Exited():
 	case <-ctx.Done():
-		_ = p.cmd.Process.Kill()
-		<-p.exited
+		_ = p.Signal(syscall.SIGKILL)
+		<-p.Exited()
 	}
-	if p.err != nil {
-		t.Fatal("the stranger: ", p.err)
+	if p.Err() != nil {
+		t.Fatal("the stranger: ", p.Err())
 	}
 	err = poll(ctx, func() error {
 		s, err := n.stats(ctx)

@@ -272,3 +272,17 @@ func isMounted(dir string) bool {
 	}
 	return a.Dev != b.Dev
 }
+
+// A shortCommand is a command whose output matters only if it fails.
+type shortCommand struct{ *exec.Cmd }
+
+func command(name string, args ...string) shortCommand {
+	return shortCommand{exec.Command(name, args...)}
+}
+
+func (c shortCommand) run() error {
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", strings.Join(c.Args, " "), err, out)
+	}
+	return nil
+}
