@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"testing/iotest"
@@ -18,27 +17,10 @@ import (
 	"graze/chunk"
 	"graze/image/fixture"
 	"graze/image/inflate"
+	"graze/image/inflate/inflatetest"
 )
 
 const testBlob = chunk.Blob("sha256:test")
-
-// text returns n bytes that compress to about a third.
-func text(seed uint64, n int) []byte {
-	rng := rand.New(rand.NewPCG(seed, 0))
-	words := make([][]byte, 400)
-	for i := range words {
-		words[i] = make([]byte, 2+rng.IntN(9))
-		for j := range words[i] {
-			words[i][j] = byte('a' + rng.IntN(26))
-		}
-	}
-	var p []byte
-	for len(p) < n {
-		p = append(p, words[int(float64(len(words))*rng.Float64()*rng.Float64())]...)
-		p = append(p, byte(' '+rng.IntN(3)))
-	}
-	return p[:n]
-}
 
 // gz returns p as a gzip member.
 func gz(t testing.TB, hdr gzip.Header, p []byte) []byte {
@@ -89,7 +71,7 @@ func (l *layer) add(c chunk.Codec, off, n, start int, parts ...int) {
 }
 
 func rawLayer(t *testing.T) *layer {
-	p := text(1, 100_000)
+	p := inflatetest.Text(1, 100_000)
 	l := &layer{enc: p, plain: p}
 	l.add(chunk.Raw, 10, 20_000, 10, 10, 2000, 5000, 20_010)
 	l.add(chunk.Raw, 50_000, 30_000, 50_000, 50_001, 80_000)
@@ -100,7 +82,7 @@ func rawLayer(t *testing.T) *layer {
 // gzipLayer has four members, with all header fields, and padding after them.
 // Its spans hold one and a half members, the rest being cut off, and two.
 func gzipLayer(t *testing.T) *layer {
-	l := &layer{plain: text(2, 400_000)}
+	l := &layer{plain: inflatetest.Text(2, 400_000)}
 	var at []int
 	for i := range 4 {
 		at = append(at, len(l.enc))
@@ -119,7 +101,7 @@ func gzipLayer(t *testing.T) *layer {
 // deflateLayer has two members; spans start at deflate blocks of both, and one
 // at the second member's header. They overlap in encoded bytes.
 func deflateLayer(t *testing.T) *layer {
-	l := &layer{plain: text(3, 3_000_000)}
+	l := &layer{plain: inflatetest.Text(3, 3_000_000)}
 	const member = 2_000_000
 	first := gz(t, gzip.Header{}, l.plain[:member])
 	l.enc = append(slices.Clone(first), gz(t, gzip.Header{}, l.plain[member:])...)
@@ -165,7 +147,7 @@ func checkpoint(t *testing.T, member []byte, at int) (cp flate.InflateCheckpoint
 
 // zstdLayer has six frames and a skippable one in the second span.
 func zstdLayer(t *testing.T) *layer {
-	l := &layer{plain: text(4, 600_000)}
+	l := &layer{plain: inflatetest.Text(4, 600_000)}
 	var at []int
 	for i := range 6 {
 		if i == 3 {
@@ -184,7 +166,7 @@ func zstdLayer(t *testing.T) *layer {
 // lz4Layer has four blocks. Of the second only the beginning is wanted, and the
 // third has two spans.
 func lz4Layer(t *testing.T) *layer {
-	l := &layer{plain: text(5, 400_000)}
+	l := &layer{plain: inflatetest.Text(5, 400_000)}
 	at := []int{0}
 	for i := range 4 {
 		dst := make([]byte, lz4.CompressBlockBound(100_000))
@@ -205,7 +187,7 @@ func lz4Layer(t *testing.T) *layer {
 
 // mixedLayer has raw bytes, an LZ4 block and a Zstandard frame by turns.
 func mixedLayer(t *testing.T) *layer {
-	l := &layer{plain: text(6, 600_000)}
+	l := &layer{plain: inflatetest.Text(6, 600_000)}
 	for i := range 6 {
 		p := l.plain[i*100_000 : (i+1)*100_000]
 		off, c := len(l.enc), chunk.Raw
@@ -432,7 +414,7 @@ func TestDecodeZstdWindow(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	p := text(5, 5000)
+	p := inflatetest.Text(5, 5000)
 	f.Add(gz(f, gzip.Header{Name: "n", Comment: "c", Extra: []byte("e")}, p), uint8(chunk.Gzip), uint8(0), uint16(100), uint16(4000))
 	f.Add(gz(f, gzip.Header{}, p)[inflate.HeaderLen:], uint8(chunk.Deflate), uint8(0), uint16(0), uint16(5000))
 	f.Add(zst(f, p), uint8(chunk.Zstd), uint8(0), uint16(0), uint16(5000))
@@ -460,7 +442,7 @@ func FuzzDecode(f *testing.F) {
 }
 
 func BenchmarkDecode(b *testing.B) {
-	p := text(6, 4<<20)
+	p := inflatetest.Text(6, 4<<20)
 	for _, row := range []struct {
 		name string
 		code chunk.Codec

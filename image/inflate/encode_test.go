@@ -8,33 +8,10 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"graze/image/inflate/inflatetest"
+
 	"github.com/klauspost/compress/flate"
 )
-
-// text returns n bytes that compress to about a third.
-func text(seed uint64, n int) []byte {
-	rng := rand.New(rand.NewPCG(seed, 0))
-	words := make([][]byte, 400)
-	for i := range words {
-		words[i] = make([]byte, 2+rng.IntN(9))
-		for j := range words[i] {
-			words[i][j] = byte('a' + rng.IntN(26))
-		}
-	}
-	var p []byte
-	for len(p) < n {
-		p = append(p, words[int(float64(len(words))*rng.Float64()*rng.Float64())]...)
-		p = append(p, byte(' '+rng.IntN(3)))
-	}
-	return p[:n]
-}
-
-// noise returns n bytes that don't compress.
-func noise(seed byte, n int) []byte {
-	p := make([]byte, n)
-	rand.NewChaCha8([32]byte{seed}).Read(p)
-	return p
-}
 
 // skewed returns n bytes of a distribution so skewed that the codes of some are
 // as long as they can be.
@@ -51,14 +28,14 @@ func skewed(seed uint64, n int) []byte {
 var contents = map[string][]byte{
 	"nothing":  nil,
 	"one byte": {'x'},
-	"text":     text(1, 400_000),
-	"noise":    noise(1, 120_000),
+	"text":     inflatetest.Text(1, 400_000),
+	"noise":    inflatetest.Noise(1, 120_000),
 	"zeros":    make([]byte, 200_000),
 	"pairs":    bytes.Repeat([]byte("ab"), 60_000),
 	"sevens":   bytes.Repeat([]byte("abcdefg"), 18_000),
 	"skewed":   skewed(1, 150_000),
-	"far back": bytes.Repeat(noise(2, WindowSize), 3),
-	"mixed":    bytes.Join([][]byte{text(2, 70_000), noise(3, 70_000), make([]byte, 70_000), text(2, 70_000)}, nil),
+	"far back": bytes.Repeat(inflatetest.Noise(2, WindowSize), 3),
+	"mixed":    bytes.Join([][]byte{inflatetest.Text(2, 70_000), inflatetest.Noise(3, 70_000), make([]byte, 70_000), inflatetest.Text(2, 70_000)}, nil),
 }
 
 // An encoding is a way to make a deflate stream.

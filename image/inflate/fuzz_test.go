@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"graze/image/fixture"
+	"graze/image/inflate/inflatetest"
 
 	"github.com/klauspost/compress/flate"
 )
@@ -76,7 +77,7 @@ func mutate(rng *rand.Rand, enc []byte) []byte {
 		case 3:
 			enc = slices.Delete(enc, i, min(len(enc), i+1+rng.IntN(4)))
 		case 4:
-			enc = slices.Insert(enc, i, noise(byte(i), 1+rng.IntN(4))...)
+			enc = slices.Insert(enc, i, inflatetest.Noise(uint64(byte(i)), 1+rng.IntN(4))...)
 		}
 	}
 	return enc
@@ -87,7 +88,7 @@ func TestDamaged(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, e := range encodings() {
 		t.Run(e.name, func(t *testing.T) {
-			for _, plain := range [][]byte{text(7, 2000), text(8, 90_000), noise(7, 500), skewed(7, 5000), make([]byte, 3000)} {
+			for _, plain := range [][]byte{inflatetest.Text(7, 2000), inflatetest.Text(8, 90_000), inflatetest.Noise(7, 500), skewed(7, 5000), make([]byte, 3000)} {
 				enc := e.encode(t, plain)
 				for range 40 {
 					compare(t, mutate(rng, enc), 1+rng.IntN(5000))
@@ -96,7 +97,7 @@ func TestDamaged(t *testing.T) {
 		})
 	}
 	for i := range 3000 {
-		p := noise(byte(i), 10+rng.IntN(3000))
+		p := inflatetest.Noise(uint64(byte(i)), 10+rng.IntN(3000))
 		rng.Shuffle(len(p), func(i, j int) { p[i], p[j] = p[j], p[i] })
 		p[0] = p[0]&^7 | byte(2*rng.IntN(3)) // no reserved block type
 		compare(t, p, 1000)
@@ -105,7 +106,7 @@ func TestDamaged(t *testing.T) {
 
 func FuzzInflate(f *testing.F) {
 	for _, e := range encodings() {
-		for _, p := range [][]byte{nil, text(1, 3000), noise(1, 300), bytes.Repeat([]byte("ab"), 3000), skewed(1, 2000)} {
+		for _, p := range [][]byte{nil, inflatetest.Text(1, 3000), inflatetest.Noise(1, 300), bytes.Repeat([]byte("ab"), 3000), skewed(1, 2000)} {
 			f.Add(e.encode(f, p), uint16(500))
 		}
 	}
@@ -114,7 +115,7 @@ func FuzzInflate(f *testing.F) {
 
 // FuzzResume enters what may be a stream anywhere.
 func FuzzResume(f *testing.F) {
-	plain := text(9, 300_000)
+	plain := inflatetest.Text(9, 300_000)
 	enc := encodings()[16].encode(f, plain)
 	var in Input
 	var z Reader
@@ -156,7 +157,7 @@ func FuzzResume(f *testing.F) {
 // FuzzGzip compares the members of a file with those that the standard library
 // finds.
 func FuzzGzip(f *testing.F) {
-	p := text(2, 1000)
+	p := inflatetest.Text(2, 1000)
 	full := stdgzip.Header{Name: "name", Comment: "comment", Extra: []byte("extra")}
 	f.Add(member(f, stdgzip.Header{}, p))
 	f.Add(append(member(f, full, p), member(f, full, nil)...))

@@ -9,6 +9,8 @@ import (
 	"io"
 	"slices"
 	"testing"
+
+	"graze/image/inflate/inflatetest"
 )
 
 // member returns p as a gzip member.
@@ -99,7 +101,7 @@ func TestGzip(t *testing.T) {
 }
 
 func TestGzipBad(t *testing.T) {
-	plain := text(4, 3000)
+	plain := inflatetest.Text(4, 3000)
 	one := member(t, stdgzip.Header{}, plain)
 	full := member(t, stdgzip.Header{Name: "name", Comment: "comment", Extra: []byte("extra")}, plain)
 	flip := func(p []byte, at int) []byte {
@@ -195,8 +197,8 @@ func TestGzipLarge(t *testing.T) {
 // TestGzipAllocs checks that members cost no allocations.
 func TestGzipAllocs(t *testing.T) {
 	full := stdgzip.Header{Name: "name", Comment: "comment", Extra: []byte("extra")}
-	enc := bytes.Repeat(withCRC(member(t, stdgzip.Header{}, text(1, 500))), 20)
-	enc = append(enc, bytes.Repeat(member(t, full, text(1, 500)), 20)...)
+	enc := bytes.Repeat(withCRC(member(t, stdgzip.Header{}, inflatetest.Text(1, 500))), 20)
+	enc = append(enc, bytes.Repeat(member(t, full, inflatetest.Text(1, 500)), 20)...)
 	var in Input
 	var g Gzip
 	src := bytes.NewReader(nil)

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"testing"
 	"testing/iotest"
+
+	"graze/image/inflate/inflatetest"
 )
 
 // sources are ways to deliver bytes.
@@ -126,7 +128,7 @@ func TestReadLittle(t *testing.T) {
 // TestHandMade decodes streams that encoders don't make.
 func TestHandMade(t *testing.T) {
 	var d decoder
-	history := noise(9, WindowSize)
+	history := inflatetest.Noise(9, WindowSize)
 	far := func(before, d int) func(*bitWriter) {
 		return func(w *bitWriter) {
 			w.fixed(true)
@@ -194,8 +196,8 @@ func TestMatches(t *testing.T) {
 	var plain []byte
 	for d := 1; d <= 70; d++ {
 		w.fixed(false)
-		w.literals(noise(byte(d), d))
-		plain = append(plain, noise(byte(d), d)...)
+		w.literals(inflatetest.Noise(uint64(d), d))
+		plain = append(plain, inflatetest.Noise(uint64(d), d)...)
 		for n := 3; n <= maxMatch; n++ {
 			w.match(n, d)
 			for range n {
@@ -225,7 +227,7 @@ func TestTruncated(t *testing.T) {
 	std := stdflate.NewReader(nil)
 	for _, e := range encodings() {
 		t.Run(e.name, func(t *testing.T) {
-			for _, plain := range [][]byte{nil, text(3, 3000), noise(3, 300), make([]byte, 1000), skewed(3, 900)} {
+			for _, plain := range [][]byte{nil, inflatetest.Text(3, 3000), inflatetest.Noise(3, 300), make([]byte, 1000), skewed(3, 900)} {
 				enc := e.encode(t, plain)
 				for n := range enc {
 					if err := std.(stdflate.Resetter).Reset(bytes.NewReader(enc[:n]), nil); err != nil {
@@ -265,7 +267,7 @@ func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 // TestResumeWindow checks that a window is all that a stream can refer to.
 func TestResumeWindow(t *testing.T) {
-	window := noise(5, WindowSize)
+	window := inflatetest.Noise(5, WindowSize)
 	for _, n := range []int{0, 1, 100, 32767, 32768} {
 		for _, d := range []int{1, 100, 101, 32768} {
 			var w bitWriter
@@ -360,7 +362,7 @@ func TestZero(t *testing.T) {
 }
 
 func TestInput(t *testing.T) {
-	plain := noise(1, 300_000)
+	plain := inflatetest.Noise(1, 300_000)
 	for _, src := range sources {
 		t.Run(src.name, func(t *testing.T) {
 			var in Input

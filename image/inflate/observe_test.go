@@ -5,6 +5,8 @@ import (
 	"io"
 	"testing"
 
+	"graze/image/inflate/inflatetest"
+
 	"github.com/klauspost/compress/flate"
 )
 
@@ -170,7 +172,7 @@ func TestObserveSame(t *testing.T) {
 
 // TestReferences compares what is noted with copies that are known.
 func TestReferences(t *testing.T) {
-	window := noise(6, WindowSize)
+	window := inflatetest.Noise(6, WindowSize)
 	type match struct{ n, d int }
 	for _, row := range []struct {
 		name    string

@@ -3,40 +3,14 @@ package targz
 import (
 	"archive/tar"
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
+
+	"graze/image/inflate/inflatetest"
 )
-
-// text returns n bytes that compress to about a third.
-func text(seed uint64, n int) []byte {
-	rng := rand.New(rand.NewPCG(seed, 0))
-	words := make([][]byte, 400)
-	for i := range words {
-		words[i] = make([]byte, 2+rng.IntN(9))
-		for j := range words[i] {
-			words[i][j] = byte('a' + rng.IntN(26))
-		}
-	}
-	var p []byte
-	for len(p) < n {
-		p = append(p, words[int(float64(len(words))*rng.Float64()*rng.Float64())]...)
-		p = append(p, byte(' '+rng.IntN(3)))
-	}
-	return p[:n]
-}
-
-// noise returns n bytes that don't compress.
-func noise(seed uint64, n int) []byte {
-	var key [32]byte
-	binary.LittleEndian.PutUint64(key[:], seed)
-	p := make([]byte, n)
-	rand.NewChaCha8(key).Read(p)
-	return p
-}
 
 // An archive is a tar that a test makes.
 type archive struct {
@@ -137,19 +111,19 @@ func mixed(t testing.TB) []byte {
 		hdr := tar.Header{Name: name, Mode: 0o644, Uid: i % 3, ModTime: time.Unix(1700000000+int64(i), 0)}
 		switch n := rng.IntN(3000); {
 		case i%50 == 7:
-			a.add(hdr, text(uint64(i), 60_000+n))
+			a.add(hdr, inflatetest.Text(uint64(i), 60_000+n))
 		case i%60 == 3:
-			a.add(hdr, noise(uint64(i), 50_000+n))
+			a.add(hdr, inflatetest.Noise(uint64(i), 50_000+n))
 		case i%10 == 5:
 			a.add(hdr, nil)
 		default:
-			a.add(hdr, text(uint64(i), n))
+			a.add(hdr, inflatetest.Text(uint64(i), n))
 		}
 	}
 	for i := range 400 {
 		a.add(tar.Header{Name: fmt.Sprintf("usr/links/l%d", i), Typeflag: tar.TypeSymlink, Linkname: fmt.Sprintf("../t%d", i)}, nil)
 	}
-	a.add(tar.Header{Name: "big", Mode: 0o4755}, append(text(77, 300_001), bytes.Repeat([]byte{0}, 200_000)...))
-	a.add(tar.Header{Name: "big.noise", Mode: 0o600}, noise(78, 150_003))
+	a.add(tar.Header{Name: "big", Mode: 0o4755}, append(inflatetest.Text(77, 300_001), bytes.Repeat([]byte{0}, 200_000)...))
+	a.add(tar.Header{Name: "big.noise", Mode: 0o600}, inflatetest.Noise(78, 150_003))
 	return a.end()
 }

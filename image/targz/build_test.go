@@ -22,6 +22,7 @@ import (
 
 	"graze/chunk"
 	"graze/image/inflate"
+	"graze/image/inflate/inflatetest"
 )
 
 // gz returns p as a gzip member of klauspost's compressor.
@@ -267,10 +268,10 @@ func TestBuildSpans(t *testing.T) {
 // TestBuildFileAligned checks that a large file gives the same chunks wherever
 // it lies.
 func TestBuildFileAligned(t *testing.T) {
-	big := text(1, 1_000_000)
+	big := inflatetest.Text(1, 1_000_000)
 	ids := func(before int) map[chunk.ID]bool {
 		a := &archive{t: t}
-		a.add(tar.Header{Name: "before"}, text(2, before))
+		a.add(tar.Header{Name: "before"}, inflatetest.Text(2, before))
 		a.add(tar.Header{Name: "big"}, big)
 		x := build(t, gz(t, 6, gzip.Header{}, a.end()), Config{ChunkSize: 64 << 10})
 		all := make(map[chunk.ID]bool)
@@ -327,7 +328,7 @@ func TestBuildBad(t *testing.T) {
 		name string
 		enc  []byte
 	}{
-		{"not an archive", text(1, 5000)},
+		{"not an archive", inflatetest.Text(1, 5000)},
 		{"short", []byte("short")},
 		{"gzip magic alone", []byte(inflate.Magic)},
 		{"gzip header alone", member[:inflate.HeaderLen]},

@@ -15,6 +15,7 @@ import (
 
 	"graze/chunk"
 	"graze/image"
+	"graze/image/inflate/inflatetest"
 )
 
 func TestOpenInfo(t *testing.T) {
@@ -56,7 +57,7 @@ func TestOpenTwice(t *testing.T) {
 func TestOpenBad(t *testing.T) {
 	a := &archive{t: t}
 	for i := range 100 {
-		a.add(tar.Header{Name: fmt.Sprint(i)}, text(uint64(i), 5000))
+		a.add(tar.Header{Name: fmt.Sprint(i)}, inflatetest.Text(uint64(i), 5000))
 	}
 	x := build(t, gz(t, 6, gzip.Header{}, a.end()), Config{ChunkSize: 8 << 10, SpanSize: 16 << 10})
 	if x.info.Windows == 0 {

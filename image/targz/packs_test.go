@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"graze/chunk"
+	"graze/image/inflate/inflatetest"
 )
 
 // A member is one entry of an archive.
@@ -25,7 +26,7 @@ func smallFiles(n int) []member {
 	for i := range list {
 		list[i] = member{
 			hdr:  tar.Header{Name: fmt.Sprintf("dir%d/file%d", i/10, i)},
-			data: noise(uint64(i), 500+i*7919%40_000),
+			data: inflatetest.Noise(uint64(i), 500+i*7919%40_000),
 		}
 	}
 	return list

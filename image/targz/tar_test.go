@@ -16,6 +16,7 @@ import (
 
 	"graze/chunk"
 	"graze/image"
+	"graze/image/inflate/inflatetest"
 )
 
 // sparseData are the fragments of the sparse files below, and their bytes.
@@ -26,7 +27,7 @@ var (
 
 func sparseData() (p []byte) {
 	for i, f := range sparseFrags {
-		p = append(p, noise(uint64(i), int(f.len))...)
+		p = append(p, inflatetest.Noise(uint64(i), int(f.len))...)
 	}
 	return p
 }
@@ -86,13 +87,13 @@ var archives = []struct {
 }{
 	{"nothing", func(*archive) {}, false},
 	{"nothing without end", func(*archive) {}, true},
-	{"without end", func(a *archive) { a.add(tar.Header{Name: "a"}, text(1, 1000)) }, true},
+	{"without end", func(a *archive) { a.add(tar.Header{Name: "a"}, inflatetest.Text(1, 1000)) }, true},
 	{"one block of zeros", func(a *archive) {
-		a.add(tar.Header{Name: "a"}, text(1, 1000))
+		a.add(tar.Header{Name: "a"}, inflatetest.Text(1, 1000))
 		a.b.Write(make([]byte, blockSize))
 	}, true},
 	{"something after the end", func(a *archive) {
-		a.add(tar.Header{Name: "a"}, text(1, 1000))
+		a.add(tar.Header{Name: "a"}, inflatetest.Text(1, 1000))
 		a.b.Write(make([]byte, 1024))
 		a.b.WriteString("anything")
 	}, true},
@@ -107,7 +108,7 @@ var archives = []struct {
 		a.add(tar.Header{Name: "dir/.wh..wh..opq"}, nil)
 	}, false},
 	{"fifo without device numbers", func(a *archive) { a.raw(rawBlock("fifo", tar.TypeFifo, 0, posix), nil) }, false},
-	{"contiguous file", func(a *archive) { a.raw(rawBlock("cont", tar.TypeCont, 700, posix), text(1, 700)) }, false},
+	{"contiguous file", func(a *archive) { a.raw(rawBlock("cont", tar.TypeCont, 700, posix), inflatetest.Text(1, 700)) }, false},
 	{"V7", func(a *archive) {
 		a.raw(rawBlock("v7dir/", 0, 0, ""), nil)
 		a.raw(rawBlock("v7dir/file", 0, 9, ""), []byte("some text"))
@@ -122,7 +123,7 @@ var archives = []struct {
 		b.set(sizeField, "\x80\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x01")
 		b.set(108, "\x80\x00\x00\x00\x7f\xff\xff\xff")
 		b.set(116, "\x80\x00\x00\x00\x00\x20\x00\x01")
-		a.raw(b, text(1, 513))
+		a.raw(b, inflatetest.Text(1, 513))
 		a.add(tar.Header{Name: "after"}, nil)
 	}, false},
 	{"owner of all bits", func(a *archive) {
@@ -132,7 +133,7 @@ var archives = []struct {
 	{"long names", func(a *archive) {
 		for _, f := range []tar.Format{tar.FormatGNU, tar.FormatPAX} {
 			long := strings.Repeat("long/", 100) + f.String()
-			a.add(tar.Header{Name: long, Format: f}, text(2, 300))
+			a.add(tar.Header{Name: long, Format: f}, inflatetest.Text(2, 300))
 			a.add(tar.Header{Name: "s" + long, Typeflag: tar.TypeSymlink, Linkname: "../" + long, Format: f}, nil)
 		}
 	}, false},
@@ -160,25 +161,25 @@ var archives = []struct {
 			"SCHILY.xattr.user.a":                  "\x00\xff",
 			"SCHILY.xattr.trusted.overlay.opaque":  "y",
 			"LIBARCHIVE.xattr.user.not.understood": "x",
-		}}, text(1, 100))
-		a.add(tar.Header{Name: "plain"}, text(2, 100))
+		}}, inflatetest.Text(1, 100))
+		a.add(tar.Header{Name: "plain"}, inflatetest.Text(2, 100))
 		a.add(tar.Header{Name: "d/", Typeflag: tar.TypeDir, PAXRecords: map[string]string{"SCHILY.xattr.user.d": "v"}}, nil)
 	}, false},
 	{"global headers", func(a *archive) {
 		a.pax(tar.TypeXGlobalHeader, "comment", "0123456789012345678901234567890123456789", "SCHILY.xattr.user.none", "x")
-		a.add(tar.Header{Name: "a"}, text(1, 700))
+		a.add(tar.Header{Name: "a"}, inflatetest.Text(1, 700))
 		a.pax(tar.TypeXGlobalHeader, "mtime", "12")
 		a.oldSparse("sparse", sparseFrags, sparseSize, sparseData())
 		a.pax(tar.TypeXGlobalHeader, "uid", "12")
 	}, false},
 	{"old GNU sparse", func(a *archive) {
-		a.add(tar.Header{Name: "before"}, text(1, 300))
+		a.add(tar.Header{Name: "before"}, inflatetest.Text(1, 300))
 		a.oldSparse("sparse", sparseFrags[:4], 200_512, sparseData()[:700+1+9000+512])
 		a.oldSparse("extended", sparseFrags, sparseSize, sparseData())
-		a.oldSparse("much extended", manyFrags(100), 10_000, noise(5, 100))
+		a.oldSparse("much extended", manyFrags(100), 10_000, inflatetest.Noise(5, 100))
 		a.raw(rawBlock("././@LongLink", tar.TypeGNULongName, 201, gnu), []byte(strings.Repeat("n", 200)+"\x00"))
 		a.oldSparse("hole", nil, 1<<20, nil)
-		a.add(tar.Header{Name: "after"}, text(2, 300))
+		a.add(tar.Header{Name: "after"}, inflatetest.Text(2, 300))
 	}, false},
 	{"PAX sparse 0.0", func(a *archive) {
 		kv := []string{"GNU.sparse.size", fmt.Sprint(sparseSize), "GNU.sparse.numblocks", fmt.Sprint(len(sparseFrags))}
@@ -187,13 +188,13 @@ var archives = []struct {
 		}
 		a.pax(tar.TypeXHeader, kv...)
 		a.raw(rawBlock("sparse", tar.TypeReg, int64(len(sparseData())), posix), sparseData())
-		a.add(tar.Header{Name: "after"}, text(2, 300))
+		a.add(tar.Header{Name: "after"}, inflatetest.Text(2, 300))
 	}, false},
 	{"PAX sparse 0.1", func(a *archive) {
 		a.pax(tar.TypeXHeader, "GNU.sparse.size", fmt.Sprint(sparseSize), "GNU.sparse.numblocks", fmt.Sprint(len(sparseFrags)),
 			"GNU.sparse.map", sparseList(sparseFrags, ","), "GNU.sparse.name", "real/name")
 		a.raw(rawBlock("sparse", tar.TypeReg, int64(len(sparseData())), posix), sparseData())
-		a.add(tar.Header{Name: "after"}, text(2, 300))
+		a.add(tar.Header{Name: "after"}, inflatetest.Text(2, 300))
 	}, false},
 	{"PAX sparse 1.0", func(a *archive) {
 		for _, frags := range [][]fragment{sparseFrags, manyFrags(100), nil} {
@@ -204,7 +205,7 @@ var archives = []struct {
 			}
 			data := append([]byte(list), pad[:-len(list)&(blockSize-1)]...)
 			for i, f := range frags {
-				data = append(data, noise(uint64(i), int(f.len))...)
+				data = append(data, inflatetest.Noise(uint64(i), int(f.len))...)
 			}
 			kv := []string{"GNU.sparse.major", "1", "GNU.sparse.minor", "0",
 				"GNU.sparse.name", fmt.Sprint("name", len(frags)), "GNU.sparse.realsize", fmt.Sprint(sparseSize)}
@@ -214,22 +215,22 @@ var archives = []struct {
 			a.pax(tar.TypeXHeader, kv...)
 			a.raw(rawBlock("GNUSparseFile.0/x", tar.TypeReg, int64(len(data)), posix), data)
 		}
-		a.add(tar.Header{Name: "after"}, text(2, 300))
+		a.add(tar.Header{Name: "after"}, inflatetest.Text(2, 300))
 	}, false},
 	{"huge sparse file", func(a *archive) {
 		a.pax(tar.TypeXHeader, "GNU.sparse.major", "0", "GNU.sparse.minor", "1", "GNU.sparse.size", fmt.Sprint(int64(1)<<50),
 			"GNU.sparse.numblocks", "2", "GNU.sparse.map", fmt.Sprintf("0,10,%d,5", int64(1)<<49))
-		a.raw(rawBlock("huge", tar.TypeReg, 15, posix), text(1, 15))
-		a.add(tar.Header{Name: "after"}, text(2, 300))
+		a.raw(rawBlock("huge", tar.TypeReg, 15, posix), inflatetest.Text(1, 15))
+		a.add(tar.Header{Name: "after"}, inflatetest.Text(2, 300))
 	}, false},
 	{"unknown sparse version", func(a *archive) {
 		a.pax(tar.TypeXHeader, "GNU.sparse.major", "7", "GNU.sparse.minor", "0", "GNU.sparse.size", "12345")
-		a.raw(rawBlock("dense", tar.TypeReg, 100, posix), text(1, 100))
+		a.raw(rawBlock("dense", tar.TypeReg, 100, posix), inflatetest.Text(1, 100))
 	}, false},
 	{"size in a PAX record", func(a *archive) {
 		a.pax(tar.TypeXHeader, "size", "1000", "path", "renamed")
-		a.raw(rawBlock("sized", tar.TypeReg, 3, posix), text(1, 1000))
-		a.add(tar.Header{Name: "after"}, text(2, 300))
+		a.raw(rawBlock("sized", tar.TypeReg, 3, posix), inflatetest.Text(1, 1000))
+		a.add(tar.Header{Name: "after"}, inflatetest.Text(2, 300))
 	}, false},
 	{"size of what has no data", func(a *archive) {
 		for _, typ := range []byte{tar.TypeDir, tar.TypeSymlink, tar.TypeLink, tar.TypeFifo, tar.TypeChar} {
@@ -237,7 +238,7 @@ var archives = []struct {
 			b.set(157, "target")
 			a.raw(b, nil)
 		}
-		a.add(tar.Header{Name: "after"}, text(2, 300))
+		a.add(tar.Header{Name: "after"}, inflatetest.Text(2, 300))
 	}, false},
 }
 
@@ -310,7 +311,7 @@ func TestTarBad(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			a := &archive{t: t}
-			a.add(tar.Header{Name: "good"}, text(1, 100))
+			a.add(tar.Header{Name: "good"}, inflatetest.Text(1, 100))
 			row.fill(a)
 			_, err := Build(t.Context(), bytes.NewReader(a.end()), new(bytes.Buffer), new(bytes.Buffer), Config{})
 			// The cause is told, not wrapped.
@@ -331,7 +332,7 @@ func TestTarProgram(t *testing.T) {
 	}
 	defer f.Close()
 	for i := range 60 {
-		if _, err := f.WriteAt(noise(uint64(i), 5000), int64(i)*100_000); err != nil {
+		if _, err := f.WriteAt(inflatetest.Noise(uint64(i), 5000), int64(i)*100_000); err != nil {
 			t.Fatal(err)
 		}
 	}
