@@ -63,19 +63,24 @@ func (r *Report) WriteHTML(w io.Writer) error {
 	for i, e := range r.Events {
 		strokes[i] = stroke{X: r.x(e.At), At: fmt.Sprintf("%.1f", e.At.Seconds()), What: e.What}
 	}
+	lines := strokes
+	if len(lines) > manyEvents {
+		lines = nil // they would hide the plots
+	}
 	return page.Execute(w, struct {
 		*Report
 		Passed        bool
 		Seconds       string
 		Plots         []plot
 		Strokes       []stroke
+		Lines         []stroke
 		Ticks         []tick
 		Median, P99   time.Duration
 		Slowest       time.Duration
 		Width, Height int
 		Below, Whole  int // where the axis has its text, and the height with it
 	}{
-		r, r.OK(), fmt.Sprintf("%.1f", r.Took.Seconds()), plots, strokes, r.ticks(),
+		r, r.OK(), fmt.Sprintf("%.1f", r.Took.Seconds()), plots, strokes, lines, r.ticks(),
 		r.Totals.Median.Round(time.Microsecond), r.Totals.P99.Round(time.Millisecond), r.Totals.Slowest.Round(time.Millisecond),
 		plotWidth, plotHeight, plotHeight + axisHeight - 4, plotHeight + axisHeight,
 	})
