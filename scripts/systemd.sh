@@ -11,11 +11,14 @@ root=${2:-/}
 graze=$(realpath "$(dirname "$0")/../bin/graze")
 work=$(mktemp -d /tmp/graze-systemd.XXXXXX)
 pids= init=
+cgroup=/sys/fs/cgroup/unified
+[ -d "$cgroup" ] || cgroup=/sys/fs/cgroup
 cleanup() {
 	# All of the machine ends with its first process, and its mounts with them.
 	[ -z "$init" ] || kill -KILL "$init" 2>/dev/null || true
 	end_all
-	rmdir "/sys/fs/cgroup/unified/${work##*/}" 2>/dev/null || true
+	# What systemd has made in its cgroup goes when its processes have.
+	find "$cgroup/${work##*/}" -depth -type d -exec rmdir {} + 2>/dev/null || true
 	rm -rf --one-file-system "$work"
 }
 trap cleanup EXIT
@@ -58,8 +61,6 @@ push_image "$layout"
 "$graze" index --state "$work/builder" --push "$image" >"$work/index.log" 2>&1
 
 mkdir "$work/machine"
-cgroup=/sys/fs/cgroup/unified
-[ -d "$cgroup" ] || cgroup=/sys/fs/cgroup
 mkdir "$cgroup/${work##*/}"
 sh -c 'echo $$ >"$1/cgroup.procs"; shift; exec "$@"' sh "$cgroup/${work##*/}" \
 	unshare --fork --kill-child --pid --mount --uts --ipc --cgroup \
