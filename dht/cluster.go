@@ -35,6 +35,9 @@ type Cluster struct {
 	mu      sync.Mutex
 	changed chan struct{} // guarded by mu; closed when the next view is there
 
+	asked     chan struct{} // see Asked
+	askedOnce sync.Once     // closes it
+
 	lastContacts []string // of the last view; set by Run before it starts goroutines
 
 	joins, joinErrors, views, announced, saveErrors atomic.Uint64
@@ -67,6 +70,7 @@ func New(self Member, cfg Config) (*Cluster, error) {
 		log:         &gossipLog{log: cfg.Log},
 		selfChanged: make(chan struct{}, 1),
 		changed:     make(chan struct{}),
+		asked:       make(chan struct{}),
 	}
 	c.load.Store(uint32(self.Load))
 	c.ready.Store(self.Ready)
@@ -106,6 +110,12 @@ func (c *Cluster) Run(ctx context.Context) error {
 	}
 	return nil
 }
+
+// Asked is closed once the view has others, of before or by an answer, or all the
+// contacts that the node was given have been asked.
+func (c *Cluster) Asked() <-chan struct{} { return c.asked }
+
+func (c *Cluster) introduced() { c.askedOnce.Do(func() { close(c.asked) }) }
 
 // current returns the node as it is now.
 func (c *Cluster) current() *Member {
@@ -152,6 +162,9 @@ func (c *Cluster) Changed() <-chan struct{} {
 // publish makes a view of the roster.
 func (c *Cluster) publish() {
 	v := c.roster.view(c.view.Load())
+	if len(v.Members()) > 1 {
+		defer c.introduced()
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.view.Store(v)

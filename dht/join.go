@@ -41,6 +41,9 @@ func (c *Cluster) keepJoined(ctx context.Context, list *memberlist.Memberlist) {
 		// it has heard of some members only, and asks them for the rest.
 		addrs := append(shuffled(c.roster.others()), shuffled(c.absent(ctx))...)
 		answered := c.ask(ctx, list, addrs)
+		if c.roster.alone() {
+			c.introduced() // nobody answers
+		}
 		if answered && !c.roster.alone() {
 			pause, told = firstPause, false
 			if synced++; synced < exchanges {

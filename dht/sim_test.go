@@ -190,10 +190,20 @@ func TestContactLate(t *testing.T) {
 		if len(a.View().Members()) != 1 || a.View().Self().ID != "node001" {
 			t.Errorf("node alone sees %v", a.View().Members())
 		}
+		select {
+		case <-a.Asked():
+		default:
+			t.Error("a node whose contact does not answer has not asked it yet")
+		}
 		c := startSim(t, network, 0, Config{})
 		nodes := []*simNode{a, b, c}
 		within(t, time.Minute, "join", func() bool { return agree(nodes, 3) })
-		leave(t, nodes...)
+		late := startSim(t, network, 3, Config{Join: []string{memAddr(0)}})
+		<-late.Asked()
+		if n := len(late.View().Members()); n != 4 {
+			t.Errorf("a node that has asked its contact knows %d nodes", n)
+		}
+		leave(t, append(nodes, late)...)
 	})
 }
 

@@ -302,3 +302,35 @@ func (n *Node) Describe() string {
 	}
 	return fmt.Sprintf(", as %s, serving chunks at %s", n.members.host.ID(), n.members.host.BulkAddr())
 }
+
+// introduction is how long a node that has just started waits for an answer of its
+// first contacts before it deals with images.
+const introduction = 5 * time.Second
+
+// introduced waits until the node knows others of its cluster, or has asked its
+// first contacts, but not for long. A node that takes itself for the only one asks
+// the registry for what others have.
+func (n *Node) introduced(ctx context.Context) error {
+	if n.members == nil {
+		return nil
+	}
+	timer := time.NewTimer(introduction)
+	defer timer.Stop()
+	select {
+	case <-n.members.dht.Asked():
+	case <-timer.C:
+	case <-n.ended:
+		return errEnded
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// Resolve is [Library.Resolve] of a node that knows its cluster.
+func (n *Node) Resolve(ctx context.Context, ref string) (*Image, error) {
+	if err := n.introduced(ctx); err != nil {
+		return nil, err
+	}
+	return n.Library.Resolve(ctx, ref)
+}

@@ -178,3 +178,25 @@ func (c *testCluster) unmountAll(t testing.TB, ctx context.Context) {
 	t.Helper()
 	each(t, c.nodes, func(n *clusterNode) error { return n.unmount(ctx) })
 }
+
+// TestClusterNewcomer has a node that has never run before mount an image in the
+// moment in which it answers. The others have the image.
+func TestClusterNewcomer(t *testing.T) {
+	ctx := waiting(t)
+	c := newCluster(t, clusterShape{nodes: 4, racks: 1, rate: "400mbit", origin: "400mbit", encrypt: true})
+	img := c.reg.publish(t, "known", clusterLayers("known", sized(4<<20)))
+	old, newcomer := c.nodes[:3], c.nodes[3]
+	each(t, old, func(n *clusterNode) error { return n.start(ctx) })
+	c.settle(t, ctx)
+	mountAll(t, ctx, old, img)
+	readAll(t, ctx, old, img)
+	before := c.reg.egress(t, img.layers, false).bytes
+	if err := newcomer.start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	mountAll(t, ctx, c.nodes[3:], img)
+	readAll(t, ctx, c.nodes[3:], img)
+	if after := c.reg.egress(t, img.layers, false).bytes; after != before {
+		t.Errorf("the newcomer has cost the registry %d bytes of layers", after-before)
+	}
+}
