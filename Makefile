@@ -27,8 +27,8 @@ test: lint ## all tests, with the race detector, and the parsers of images fuzze
 	scripts/containerd2.sh $(CONTAINERD2)
 	scripts/ztoc.sh $(ZTOC)
 	GRAZE_IMAGES=$(IMAGES) GRAZE_ZTOC=$(ZTOC) go test -run TruthDebianFormats ./cmd/graze
-	GRAZE_IMAGES=$(IMAGES) GRAZE_CONTAINERD2=$(CONTAINERD2) GRAZE_ZTOC=$(ZTOC) go test -race -timeout 45m ./...
 	GRAZE_ZTOC=$(ZTOC) scripts/fuzz.sh 30s image
+	GRAZE_IMAGES=$(IMAGES) GRAZE_CONTAINERD2=$(CONTAINERD2) GRAZE_ZTOC=$(ZTOC) go test -race -timeout 45m ./...
 
 bench: ## the benchmarks of docs/measurements.md
 	scripts/need.sh skopeo containerd runc
