@@ -28,9 +28,10 @@ const (
 
 // A pace says how many runs that no reader waits for should be at the origin at
 // a time. All nodes of a cluster ask the same registry: what one has waiting
-// there delays the readers of the others. So it falls when runs take long, and
-// rises slowly when they don't. It may be less than one run: then there are pauses
-// between them.
+// there delays the readers of the others, and of many runs at once all come late.
+// So it falls when runs take long, and rises slowly when they don't. It may be less
+// than one run: then there are pauses between them. What is read ahead keeps to it
+// too, but one run of it may always be under way.
 type pace struct {
 	window float64       // 0: no run has started yet, or the node is by itself
 	best   time.Duration // for paceUnit bytes; it rises slowly
@@ -70,14 +71,14 @@ func (p *pace) wait(now time.Time, c chunk.Class) time.Duration {
 
 // started notes that a run of n bytes of class c starts.
 func (p *pace) started(now time.Time, c chunk.Class, n int64, share float64) {
-	if c < chunk.Prefetch {
+	if c < chunk.Readahead {
 		return
 	}
 	if first := min(leastPace*share, 2); p.window == 0 || p.window > first && now.Sub(p.latest) > paceIdle {
 		p.window = first
 	}
 	p.latest = now
-	if w := p.most(now, share); w < 1 {
+	if w := p.most(now, share); w < 1 && c >= chunk.Prefetch {
 		took := float64(p.best) * float64(max(n, paceUnit)) / paceUnit
 		p.pause(now, time.Duration(took/w))
 	}
@@ -100,7 +101,7 @@ func (p *pace) pause(now time.Time, d time.Duration) {
 
 // slots returns how many of limit slots class c may use.
 func (p *pace) slots(c chunk.Class, limit int) int {
-	if c < chunk.Prefetch || p.window == 0 {
+	if c < chunk.Readahead || p.window == 0 {
 		return limit
 	}
 	return min(limit, max(1, int(p.window)))

@@ -101,14 +101,14 @@ func (u *uploads) enter(flow int, ref chunk.Ref, class chunk.Class, now time.Tim
 }
 
 // enterLocked is enter for one who is next in line. Less urgent classes may use
-// a part of the limit. A link with little to spare sends a chunk to few at a time:
+// a part of the limit, which the last chunk may exceed. A link with little to spare sends a chunk to few at a time:
 // they pass it on to the others.
 func (u *uploads) enterLocked(flow int, ref chunk.Ref, class chunk.Class, now time.Time) bool {
 	n := int64(ref.Size)
 	f := &u.flow[flow]
 	limit := f.limit * int64(chunk.NumClasses-class) / chunk.NumClasses
 	active, sending := f.active.upTo(class), u.sending[ref.ID]
-	if active > 0 && active+n > limit || sending.upTo(class) >= maxSending && active > f.limit/4 {
+	if active >= limit || sending.upTo(class) >= maxSending && active > f.limit/4 {
 		f.scarce = true
 		return false
 	}

@@ -38,7 +38,7 @@ func clusterLayers(name string, size int64) []imagetest.Layer {
 	}
 	return []imagetest.Layer{
 		{Name: "large", Members: concat(imagetest.Members(imagetest.Dir(name+"/")), imagetest.Members(large...))},
-		imagetest.SmallFiles(name+"/small", 1000),
+		imagetest.SmallFiles(name+"/small", 250),
 		{Name: "middle", Members: imagetest.Members(
 			randomFile(name+"/a", size/40), randomFile(name+"/b", size/40), randomFile(name+"/c", size/40), randomFile(name+"/d", size/40))},
 	}

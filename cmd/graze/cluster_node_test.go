@@ -423,7 +423,7 @@ func (c *testCluster) logged(t testing.TB, n *clusterNode) {
 }
 
 // clusterReaders is how many files are read at a time on each node.
-const clusterReaders = 4
+const clusterReaders = 8
 
 // read reads files of the image that the node has mounted, in their order, some at a
 // time, and checks each.
