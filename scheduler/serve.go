@@ -325,15 +325,13 @@ func (sv *serving) answer(ctx context.Context) error {
 	now := make(chan struct{})
 	close(now)
 	for sv.left > 0 || len(sv.outbox) > 0 || len(sv.line) > 0 {
-		if heard, err := sv.hear(ctx, now); err != nil {
+		var quiet <-chan struct{}
+		if len(sv.outbox) > 0 && len(sv.events)+len(sv.called) == 0 {
+			quiet = now
+		}
+		if heard, err := sv.hear(ctx, quiet); err != nil {
 			return err
 		} else if heard {
-			continue
-		}
-		if len(sv.outbox) == 0 {
-			if _, err := sv.hear(ctx, nil); err != nil {
-				return err
-			}
 			continue
 		}
 		o := sv.outbox[0]

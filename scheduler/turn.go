@@ -88,9 +88,10 @@ func (u *uploads) callLocked(flow int, now time.Time) {
 	f := &u.flow[flow]
 	for class := range f.line {
 		f.line[class] = slices.DeleteFunc(f.line[class], func(t *turn) bool {
-			t.granted = u.enterLocked(flow, t.ref, t.class, now)
-			if near, far := u.othersLocked(t.ref.ID, t.asks); !t.granted && len(near)+len(far) == 0 {
-				return false
+			if t.granted = u.enterLocked(flow, t.ref, t.class, now); !t.granted {
+				if near, far := u.othersLocked(t.ref.ID, t.asks); len(near)+len(far) == 0 {
+					return false
+				}
 			}
 			t.called <- t
 			return true

@@ -101,8 +101,8 @@ func (u *uploads) enter(flow int, ref chunk.Ref, class chunk.Class, now time.Tim
 }
 
 // enterLocked is enter for one who is next in line. Less urgent classes may use
-// a part of the limit, which the last chunk may exceed. A link with little to spare sends a chunk to few at a time:
-// they pass it on to the others.
+// a part of the limit, which the last chunk may exceed. A link with little to spare
+// sends a chunk to few at a time: they pass it on to the others.
 func (u *uploads) enterLocked(flow int, ref chunk.Ref, class chunk.Class, now time.Time) bool {
 	n := int64(ref.Size)
 	f := &u.flow[flow]
