@@ -56,39 +56,16 @@ func (s *Snapshotter) cleanup(ctx context.Context) (again time.Time, err error) 
 	for _, snap := range snaps {
 		delete(gone, snap.ID)
 	}
-	again, err = s.views.sweep(ctx, gone, func() (map[View]bool, error) { return s.served(ctx) })
+	again, err = s.views.sweep(ctx, gone, func() (map[View]bool, error) {
+		known, damaged, err := s.named(ctx)
+		return known, errors.Join(damaged, err)
+	})
 	errs := []error{err}
 	dirs, err := s.abandoned(ctx)
 	for _, dir := range dirs {
 		errs = append(errs, os.RemoveAll(dir))
 	}
 	return again, errors.Join(append(errs, err)...)
-}
-
-// served returns the views that there are snapshots of.
-func (s *Snapshotter) served(ctx context.Context) (map[View]bool, error) {
-	var ids []string
-	err := s.read(ctx, func(ctx context.Context) error {
-		return storage.WalkInfo(ctx, func(ctx context.Context, info snapshots.Info) error {
-			id, _, _, err := storage.GetInfo(ctx, info.Name)
-			ids = append(ids, id)
-			return err
-		})
-	})
-	if err != nil && !errdefs.IsNotFound(err) {
-		return nil, err
-	}
-	list := map[View]bool{}
-	for _, id := range ids {
-		view, err := readView(s.snapshotDir(id))
-		if err != nil {
-			return nil, err
-		}
-		if view != nil {
-			list[*view] = true
-		}
-	}
-	return list, nil
 }
 
 // abandoned returns the folders that are of no snapshot. It puts them where their
