@@ -141,7 +141,7 @@ func (s *Step) check(c *Cluster) error {
 		return fmt.Errorf("share %v is not between 0 and 1", s.Read.Share)
 	case s.Read != nil && s.Read.Fresh && s.Read.Every == 0:
 		return errors.New("what is read once is not mounted anew; fresh goes with every")
-	case s.Restart != nil && !slices.Contains([]string{"", "kill", "term", "oom"}, s.Restart.Signal):
+	case s.Restart != nil && !slices.Contains([]string{"", "kill", "term", signalMemory}, s.Restart.Signal):
 		return fmt.Errorf("a restart is by kill, term or oom, not by %q", s.Restart.Signal)
 	case !slices.Contains(diskFaults, s.Disk):
 		return fmt.Errorf("disks have no fault %q", s.Disk)

@@ -14,7 +14,8 @@ import (
 	"graze/chaos/disk"
 )
 
-// ChunkSuffix ends the names of the files that a failing disk can't read.
+// ChunkSuffix ends the names of the files that hold chunks: those that rot, and that a
+// failing disk can't read.
 const ChunkSuffix = ".seg"
 
 // makeDisk makes the disk that the node's state folder is on: one in memory, and

@@ -271,7 +271,7 @@ func (n *node) freeDisk() error {
 func (n *node) corruptDisk() error {
 	const stretch = 64 << 10
 	return filepath.WalkDir(filepath.Join(n.store, "chunks"), func(name string, d os.DirEntry, err error) error {
-		if err != nil || d.IsDir() || filepath.Ext(name) != ".seg" {
+		if err != nil || d.IsDir() || filepath.Ext(name) != ChunkSuffix {
 			return err
 		}
 		f, err := os.OpenFile(name, os.O_RDWR, 0)
