@@ -83,7 +83,7 @@ func buildPlain() (string, error) {
 	b := &plainBinary
 	b.once.Do(func() {
 		if b.dir, b.err = os.MkdirTemp("", "graze-test"); b.err == nil {
-			b.err = command("go", "build", "-o", filepath.Join(b.dir, "graze"), ".").run()
+			b.err = runCommand("go", "build", "-o", filepath.Join(b.dir, "graze"), ".")
 		}
 	})
 	return filepath.Join(b.dir, "graze"), b.err

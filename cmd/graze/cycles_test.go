@@ -119,7 +119,7 @@ func newCycles(t *testing.T, cfg containerdConfig) *cycles {
 func (c *cycles) upgrade(t *testing.T, binary string) {
 	t.Helper()
 	next := c.node.binary + ".new"
-	if err := errors.Join(command("cp", binary, next).run(), os.Rename(next, c.node.binary)); err != nil {
+	if err := errors.Join(runCommand("cp", binary, next), os.Rename(next, c.node.binary)); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -273,16 +273,11 @@ func isMounted(dir string) bool {
 	return a.Dev != b.Dev
 }
 
-// A shortCommand is a command whose output matters only if it fails.
-type shortCommand struct{ *exec.Cmd }
-
-func command(name string, args ...string) shortCommand {
-	return shortCommand{exec.Command(name, args...)}
-}
-
-func (c shortCommand) run() error {
-	if out, err := c.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w\n%s", strings.Join(c.Args, " "), err, out)
+// runCommand runs a command whose output matters only if it fails.
+func runCommand(name string, args ...string) error {
+	cmd := exec.Command(name, args...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, out)
 	}
 	return nil
 }
