@@ -1,6 +1,7 @@
 package graze
 
 import (
+	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -136,5 +137,33 @@ func TestImports(t *testing.T) {
 				t.Errorf("%s must not import %s: %s keeps to the standard library", name, imp, dir)
 			}
 		}
+	})
+}
+
+// TestFormatsStartNothing keeps image and the formats free of goroutines: 'make test'
+// runs their tests without the race detector.
+func TestFormatsStartNothing(t *testing.T) {
+	goFiles(t, func(name string) {
+		if !strings.HasPrefix(name, "image/") || strings.HasPrefix(name, "image/imagetest/") {
+			return
+		}
+		files := token.NewFileSet()
+		file, err := parser.ParseFile(files, name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			starts := false
+			switch n := n.(type) {
+			case *ast.GoStmt:
+				starts = true
+			case *ast.SelectorExpr: // of a sync.WaitGroup, or an errgroup
+				starts = n.Sel.Name == "Go"
+			}
+			if starts {
+				t.Errorf("%s starts a goroutine", files.Position(n.Pos()))
+			}
+			return true
+		})
 	})
 }
