@@ -56,6 +56,8 @@ type call struct {
 	answered []bool
 	open     int // slots without an answer
 	left     int // slots whose search is not over
+	// receiving is the search whose chunk is coming in; nil: none.
+	receiving *search
 }
 
 // lose notes that a search that c is for is over. A call that nobody needs any
@@ -264,7 +266,11 @@ func (st *state) told(c *call, slots []int, a *PeerAnswer) {
 		if of := sr.twinOf; of != nil {
 			sr.call, sr.stage = nil, fresh
 			st.endSearch(sr)
-			if sr.raised && a.Status != StatusFailed {
+			switch {
+			case !sr.raised || a.Status == StatusFailed:
+			case a.Status == StatusBusy && of.stage == calling:
+				st.planHedge(of) // the less urgent call is as good
+			default:
 				st.takeOver(of, a)
 			}
 			continue

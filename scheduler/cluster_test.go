@@ -483,6 +483,59 @@ func TestPromotionAtPeers(t *testing.T) {
 	})
 }
 
+// A reader that joins a read-ahead goes on with it if the peer says that it has no
+// time for the reader: that is what a peer says which is sending the chunk.
+func TestBusyPromotion(t *testing.T) {
+	readaheadFrom(t, span/4, time.Second, func(t *testing.T, g *rig) {
+		g.mustRead(1, 0, 1)
+		if g.Stats().Cluster.Promoted == 0 {
+			t.Error("the reader's request was not made")
+		}
+	})
+}
+
+// What is read ahead and is coming in already is not asked for once more.
+func TestNoPromotionOfBodies(t *testing.T) {
+	readaheadFrom(t, span, 0, func(t *testing.T, g *rig) {
+		g.mustRead(1, 0, 1)
+		if n := g.Stats().Cluster.Promoted; n != 0 {
+			t.Errorf("%d chunks were asked for once more", n)
+		}
+	})
+}
+
+// readaheadFrom has a file of some size read ahead from a peer that has no time for
+// readers. Its first body comes after some time, and each takes longer than a reader
+// waits before it asks for itself. Half a second into that f is called. Nothing may
+// come twice, or from the origin.
+func readaheadFrom(t *testing.T, size int64, after time.Duration, f func(t *testing.T, g *rig)) {
+	t.Helper()
+	im := newImage(imageSpec{files: []int64{size}})
+	c := &fakeCluster{route: Route{Cluster: []chunk.PeerID{"a"}}, peers: make(map[chunk.PeerID]fakePeer)}
+	c.peers["a"] = func(ctx context.Context, req *PeerRequest, got func(*PeerAnswer, io.Reader) error) error {
+		if req.Class == chunk.Demand {
+			return got(&PeerAnswer{Item: All, Part: All, Status: StatusBusy, Wait: time.Hour}, nil)
+		}
+		if err := pause(ctx, after); err != nil {
+			return err
+		}
+		return drips(im, time.Second)(ctx, req, got)
+	}
+	clusterBubble(t, c, imageSpec{files: []int64{size}}, Config{}, func(t *testing.T, g *rig) {
+		wait := g.prefetch(t.Context(), chunk.Readahead, 0)
+		pause(t.Context(), 500*time.Millisecond)
+		f(t, g)
+		if err := wait(); err != nil {
+			t.Error(err)
+		}
+		if n := g.Stats().Wasted; n != 0 {
+			t.Errorf("%d bytes came twice", n)
+		}
+		g.wantRequests()
+		g.wantIdle()
+	})
+}
+
 // Readers ask a second peer when the first is slow, within the budget, and take
 // what comes first.
 func TestHedge(t *testing.T) {

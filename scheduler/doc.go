@@ -86,10 +86,11 @@
 // a second names nodes that it gave the chunk to, those in the asker's rack first,
 // and to members of its own rack no others. A chunk that nobody else has waits for
 // its turn to be sent, for a time that depends on the link: to ask again and again
-// leaves links idle, and to ask elsewhere costs bytes across racks. Whoever is sent
-// to another node waits there, for a moment, for the chunk that is on its way to it. Of two such holders at
-// random the cheaper one is asked, by the peak of its recent times and by what
-// is under way to it. What a node that is no member says it holds is not asked
+// leaves links idle, and to ask elsewhere costs bytes across racks. What a node is
+// being sent for one request it is not sent for another. Whoever is sent to another
+// node waits there, for a moment, for the chunk that is on its way to it. Of two such
+// holders at random the cheaper one is asked, by the peak of its recent times and by
+// what is under way to it. What a node that is no member says it holds is not asked
 // for, and the holders that one search tries are few, so redirects lead nowhere
 // for long.
 //

@@ -79,16 +79,20 @@ func (st *state) hedge(sr *search) {
 		return
 	}
 	p, mode, raised := sr.peer, sr.mode, sr.call.class > chunk.Demand
-	if !raised {
+	switch {
+	case raised && sr.call.class < chunk.Prefetch && sr.call.receiving == sr:
+		st.planHedge(sr) // it is coming, but the call may still break
+		return
+	case raised && !p.usable(st.now, true):
+		return
+	case raised:
+		st.hedging.promoted++
+	default:
 		if p, mode = st.second(sr); p == nil {
 			return
 		}
 		st.hedging.tokens--
 		st.hedging.fired++
-	} else if p.usable(st.now, true) {
-		st.hedging.promoted++
-	} else {
-		return
 	}
 	twin := st.newSearch(sr.want, sr.target, sr.part, sr.level, sr.via)
 	twin.twinOf, twin.raised, twin.class = sr, raised, chunk.Demand

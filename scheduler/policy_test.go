@@ -173,7 +173,7 @@ func TestUploadsByClass(t *testing.T) {
 	for c, want := range map[chunk.Class]int{chunk.Demand: 8, chunk.Readahead: 6, chunk.Prefetch: 4, chunk.Backfill: 2} {
 		u := newUploads(&Config{Uploads: 8 << 10})
 		n := 0
-		for u.enter(0, testRef(n), c, t0) {
+		for u.enter(upload{ref: testRef(n), class: c}, t0) {
 			n++
 		}
 		if n != want {
@@ -193,20 +193,20 @@ func TestUploadsFollowTheLink(t *testing.T) {
 	ref := chunk.Ref{ID: testRef(0).ID, Size: 1 << 20}
 	now := t0
 	for range 40 { // 1 MiB/s
-		u.enter(0, ref, chunk.Demand, now)
+		u.enter(upload{ref: ref}, now)
 		begin := now
 		now = now.Add(time.Second)
-		u.leave(0, ref, chunk.Demand, begin, now, true)
+		u.leave(upload{ref: ref}, begin, now, true)
 	}
 	if n := u.flow[0].limit; n > 2*minUploads {
 		t.Errorf("%d bytes are sent at a time over a slow link", n)
 	}
 	small := testRef(1)
-	for i := range 200 {
-		u.enter(0, testRef(1000+i), chunk.Demand, now)
+	for i := range 600 {
+		u.enter(upload{ref: testRef(1000 + i)}, now)
 	}
 	sent := 0
-	for u.enter(0, small, chunk.Demand, now) {
+	for u.enter(upload{ref: small}, now) {
 		sent++
 	}
 	if sent != maxSending {
@@ -221,20 +221,20 @@ func TestHoldersAreBounded(t *testing.T) {
 	for i := range 1000 {
 		peer := chunk.PeerID(fmt.Sprint("n", i))
 		c.peers[peer] = nil
-		u.gave(id, peer, t0)
+		u.gaveLocked(id, peer, t0)
 	}
-	near, _ := u.holders(0, id, chunk.Demand, "n999")
+	near, _ := u.holders(upload{ref: testRef(0), to: "n999"})
 	if len(near) != MaxHolders || slices.Contains(near, "n999") {
 		t.Errorf("holders %v", near)
 	}
 	delete(c.peers, near[0]) // no member any more
 	for range 100 {
-		if again, _ := u.holders(0, id, chunk.Demand, "n1"); slices.Contains(again, near[0]) {
+		if again, _ := u.holders(upload{ref: testRef(0), to: "n1"}); slices.Contains(again, near[0]) {
 			t.Fatal("a node is named that is no member")
 		}
 	}
 	for i := range maxGiven + 10 {
-		u.gave(testRef(i+1).ID, "n1", t0)
+		u.gaveLocked(testRef(i+1).ID, "n1", t0)
 	}
 	if n := len(u.given.items); n > maxGiven {
 		t.Errorf("%d chunks are remembered", n)

@@ -45,7 +45,7 @@ func (s *Scheduler) Serve(ctx context.Context, from chunk.PeerID, req *PeerReque
 		ctx, cancel = context.WithTimeoutCause(ctx, req.Deadline, errDeadline)
 		defer cancel()
 	}
-	sv := &serving{s: s, from: from, req: req, w: w, flow: flowOf(req)}
+	sv := &serving{s: s, from: from, req: req, w: w, flow: flowOf(req), asked: time.Now()}
 	return sv.run(ctx)
 }
 
@@ -106,11 +106,12 @@ func (it *PeerItem) each(f func(part int)) {
 // A serving is one request that is being answered. It belongs to the goroutine
 // that does it.
 type serving struct {
-	s    *Scheduler
-	from chunk.PeerID
-	req  *PeerRequest
-	w    Responder
-	flow int
+	s     *Scheduler
+	from  chunk.PeerID
+	req   *PeerRequest
+	w     Responder
+	flow  int
+	asked time.Time
 
 	misses []servedMiss // what is waited for
 	q      *request     // that waits for them; nil if none does
@@ -385,16 +386,25 @@ func (sv *serving) event(e servedEvent) error {
 }
 
 // admit has a chunk be sent: p, or what the store has. If too much is being sent
-// already, it names others who have the chunk.
+// already, it names others who have the chunk. Whoever is being sent the chunk for
+// another request is not sent it again.
 func (sv *serving) admit(item, part int, p []byte) error {
 	ref := sv.req.Items[item].Span.Parts[part].Ref
 	now := time.Now()
 	o := outgoing{item, part, ref, p, now}
-	if sv.s.uploads.enter(sv.flow, ref, sv.req.Class, now) {
+	switch up := sv.upload(ref); {
+	case sv.s.uploads.doubles(up):
+		return sv.busy(o, uploadTime)
+	case sv.s.uploads.enter(up, now):
 		sv.outbox = append(sv.outbox, o)
 		return nil
 	}
 	return sv.redirect(o)
+}
+
+// upload says that a chunk is to be sent to the one who asks.
+func (sv *serving) upload(ref chunk.Ref) upload {
+	return upload{ref: ref, to: sv.from, class: sv.req.Class, flow: sv.flow}
 }
 
 // giveUp takes back what was admitted and will not be sent.
@@ -405,25 +415,23 @@ func (sv *serving) giveUp() {
 		}
 	}
 	for _, o := range sv.outbox {
-		sv.s.uploads.leave(sv.flow, o.ref, sv.req.Class, o.since, time.Now(), false)
+		sv.s.uploads.leave(sv.upload(o.ref), o.since, time.Now(), false)
 	}
 }
 
 // send sends a chunk that was admitted.
 func (sv *serving) send(o outgoing) error {
-	s := sv.s
-	if sv.req.Class != chunk.Demand && s.uploads.lately(o.ref.ID, sv.from, time.Now()) {
-		s.uploads.leave(sv.flow, o.ref, sv.req.Class, o.since, time.Now(), false)
-		s.counters.serve.busy.Add(1)
-		return sv.w.Answer(&PeerAnswer{Item: o.item, Part: o.part, Status: StatusBusy, Wait: justNow})
+	s, up := sv.s, sv.upload(o.ref)
+	if s.uploads.repeats(up, sv.asked, time.Now()) {
+		s.uploads.leave(up, o.since, time.Now(), false)
+		return sv.busy(o, uploadTime)
 	}
 	sent, err := sv.bytes(o.item, o.part, o.ref, o.p)
-	s.uploads.leave(sv.flow, o.ref, sv.req.Class, o.since, time.Now(), sent && err == nil)
+	s.uploads.leave(up, o.since, time.Now(), sent && err == nil)
 	switch {
 	case err != nil:
 		return err
 	case sent:
-		s.uploads.gave(o.ref.ID, sv.from, time.Now())
 		s.counters.serve.bytes.Add(int64(o.ref.Size))
 		return nil
 	}
@@ -461,12 +469,12 @@ func (sv *serving) bytes(item, part int, ref chunk.Ref, p []byte) (sent bool, er
 // its turn, or the one who asks does.
 func (sv *serving) redirect(o outgoing) error {
 	a := &PeerAnswer{Item: o.item, Part: o.part, Status: StatusRedirect}
-	a.Holders, a.Wait = sv.s.uploads.holders(sv.flow, o.ref.ID, sv.req.Class, sv.from)
+	a.Holders, a.Wait = sv.s.uploads.holders(sv.upload(o.ref))
 	if len(a.Holders) > 0 {
 		sv.s.counters.serve.redirects.Add(1)
 		return sv.w.Answer(a)
 	}
-	t := &turn{outgoing: o, flow: sv.flow, class: sv.req.Class, asks: sv.from, called: sv.called}
+	t := &turn{outgoing: o, up: sv.upload(o.ref), called: sv.called}
 	if sv.s.uploads.wait(t) {
 		sv.line = append(sv.line, t)
 		return nil

@@ -380,6 +380,57 @@ func TestTurns(t *testing.T) {
 	}
 }
 
+// A chunk that a node is being sent is not sent to it for another request too, nor
+// when that request was made before the chunk was there. A reader who asks again
+// later gets it again.
+func TestNotSentTwice(t *testing.T) {
+	const body = justNow / 8
+	cfg := Config{Uploads: 16 << 10} // four chunks
+	clusterBubble(t, lone(), imageSpec{files: []int64{4 * span}}, cfg, func(t *testing.T, g *rig) {
+		g.mustRead(1, 0, 4*span)
+		ask := func(class chunk.Class, want Status) {
+			t.Helper()
+			w := &fakeResponder{}
+			req := g.homeRequest(0)
+			req.Class = class
+			if err := g.Serve(t.Context(), "x", req, w); err != nil {
+				t.Fatal(err)
+			}
+			if got := w.counts(); got[want] != 4 {
+				t.Errorf("%s: answers by status %v, want %v of 4", class, got, want)
+			}
+		}
+		done := g.serveSlowly("x", 0, body)
+		ask(chunk.Demand, StatusBusy)
+		ask(chunk.Readahead, StatusBusy)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		ask(chunk.Readahead, StatusBusy)
+		time.Sleep(time.Millisecond)
+		ask(chunk.Demand, StatusBytes)
+	})
+
+	// A request that waits in line meanwhile.
+	clusterBubble(t, lone(), imageSpec{files: []int64{4 * span}}, cfg, func(t *testing.T, g *rig) {
+		g.mustRead(1, 0, 4*span)
+		before := g.serveSlowly("z", 1, body/4)
+		waits := []<-chan error{g.serveSlowly("x", 0, body/4), before}
+		w := &fakeResponder{}
+		if err := g.Serve(t.Context(), "x", g.homeRequest(0), w); err != nil {
+			t.Fatal(err)
+		}
+		for _, done := range waits {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+		if got := w.counts(); got[StatusBusy] != 4 {
+			t.Errorf("answers by status %v, though all was sent for the request before", got)
+		}
+	})
+}
+
 // What a node is asked whether it holds it, and is just being sent, is waited for,
 // but not for ever.
 func TestHeldWaitsForBodies(t *testing.T) {

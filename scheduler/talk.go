@@ -104,9 +104,6 @@ func (t *talk) request() *PeerRequest {
 		req.Items[i].Parts = t.items[i].parts
 	}
 	req.Deadline = t.s.state.deadline(c)
-	if c.mode == ModeHeld {
-		req.Deadline = otherStall
-	}
 	return req
 }
 
@@ -210,6 +207,8 @@ func (t *talk) receive(ctx context.Context, slot int, a *PeerAnswer, body io.Rea
 	}
 	p := (*buf)[:part.Size]
 	begin := time.Now()
+	s.receiving(c, sr)
+	defer s.receiving(c, nil)
 	if err := t.read(ctx, body, p); err != nil {
 		return err
 	}
@@ -241,6 +240,13 @@ func (t *talk) receive(ctx context.Context, slot int, a *PeerAnswer, body io.Rea
 	}
 	s.hand(part.ID, p, kept)
 	return nil
+}
+
+// receiving notes which search's chunk is coming in by call c; nil: none.
+func (s *Scheduler) receiving(c *call, sr *search) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.receiving = sr
 }
 
 // arrived notes what a chunk that has come says about the peer.

@@ -13,7 +13,7 @@ const (
 	// asked for elsewhere.
 	turnBytes = 4 << 20
 	minTurn   = 100 * time.Millisecond
-	maxTurn   = 2 * time.Second
+	maxTurn   = 4 * time.Second
 	// maxLine bounds the bytes that wait.
 	maxLine = 16 << 20
 )
@@ -21,9 +21,7 @@ const (
 // A turn is a chunk that waits to be sent to a node.
 type turn struct {
 	outgoing
-	flow  int
-	class chunk.Class
-	asks  chunk.PeerID
+	up    upload
 	until time.Time
 	// called gets the turn when it has come, or when others have the chunk. It
 	// has room for it.
@@ -38,7 +36,11 @@ func (f *uploadFlow) queued(c chunk.Class) bool {
 
 // patience is how long a chunk waits for its turn.
 func (f *uploadFlow) patience() time.Duration {
-	takes := time.Duration(float64(uploadTime) * turnBytes / float64(f.limit))
+	fits := f.limit
+	if f.fits > 0 {
+		fits = min(fits, f.fits)
+	}
+	takes := time.Duration(float64(uploadTime) * turnBytes / float64(fits))
 	return min(max(takes, minTurn), maxTurn)
 }
 
@@ -53,7 +55,7 @@ func (u *uploads) patience(flow int) time.Duration {
 func (u *uploads) wait(t *turn) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	f := &u.flow[t.flow]
+	f := &u.flow[t.up.flow]
 	bytes := int64(t.ref.Size)
 	for _, line := range f.line {
 		for _, other := range line {
@@ -64,7 +66,7 @@ func (u *uploads) wait(t *turn) bool {
 		return false
 	}
 	t.until = t.since.Add(f.patience())
-	f.line[t.class] = append(f.line[t.class], t)
+	f.line[t.up.class] = append(f.line[t.up.class], t)
 	return true
 }
 
@@ -73,7 +75,7 @@ func (u *uploads) wait(t *turn) bool {
 func (u *uploads) quit(t *turn) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	line := &u.flow[t.flow].line[t.class]
+	line := &u.flow[t.up.flow].line[t.up.class]
 	i := slices.Index(*line, t)
 	if i < 0 {
 		return false
@@ -88,8 +90,11 @@ func (u *uploads) callLocked(flow int, now time.Time) {
 	f := &u.flow[flow]
 	for class := range f.line {
 		f.line[class] = slices.DeleteFunc(f.line[class], func(t *turn) bool {
-			if t.granted = u.enterLocked(flow, t.ref, t.class, now); !t.granted {
-				if near, far := u.othersLocked(t.ref.ID, t.asks); len(near)+len(far) == 0 {
+			if u.doublesLocked(t.up) {
+				return false
+			}
+			if t.granted = u.enterLocked(t.up, now); !t.granted {
+				if near, far := u.othersLocked(t.up); len(near)+len(far) == 0 {
 					return false
 				}
 			}

@@ -17,11 +17,12 @@ const (
 	// uploadTime is how long a chunk should take to be sent at most. What is
 	// being sent is kept to what the link carries in that time, as measured
 	// in steps of uploadStep; it is firstUploads until then and minUploads at
-	// least.
+	// least: a few chunks, as those who receive from many at a time take each of
+	// them slowly, and the link must not wait for them.
 	uploadTime   = 200 * time.Millisecond
 	uploadStep   = 100 * time.Millisecond
 	firstUploads = 4 << 20
-	minUploads   = 512 << 10
+	minUploads   = 1 << 20
 	// maxSending is how many a chunk is sent to at a time where the link is short.
 	maxSending = 2
 	// justNow is for how long who got a chunk does not get it again for a less
@@ -38,8 +39,22 @@ type uploads struct {
 	mu    sync.Mutex
 	flow  [2]uploadFlow             // to members of the rack and others, and to rack homes; guarded by mu
 	given lru[chunk.ID, *receivers] // guarded by mu
-	// sending counts who is being sent a chunk now; guarded by mu.
-	sending map[chunk.ID]perClass
+	// sending has the chunks that are being sent now; guarded by mu.
+	sending map[chunk.ID]*sending
+}
+
+// An upload is a chunk that a node is to be sent.
+type upload struct {
+	ref   chunk.Ref
+	to    chunk.PeerID
+	class chunk.Class
+	flow  int
+}
+
+// sending is who is being sent a chunk.
+type sending struct {
+	count perClass
+	to    []chunk.PeerID
 }
 
 // A perClass is a sum for each class.
@@ -58,6 +73,7 @@ func (p *perClass) upTo(c chunk.Class) (sum int64) {
 type uploadFlow struct {
 	active perClass // bytes that are being sent
 	limit  int64
+	fits   int64     // what the link has last carried in uploadTime; 0: not known
 	step   time.Time // when the current step began
 	sent   int64     // in this step
 	scarce bool      // the limit was reached in this step
@@ -76,7 +92,7 @@ type receiver struct {
 }
 
 func newUploads(cfg *Config) *uploads {
-	u := &uploads{cluster: cfg.Cluster, most: cfg.Uploads, sending: make(map[chunk.ID]perClass)}
+	u := &uploads{cluster: cfg.Cluster, most: cfg.Uploads, sending: make(map[chunk.ID]*sending)}
 	u.given.limit = maxGiven
 	for i := range u.flow {
 		u.flow[i].limit = min(firstUploads, cfg.Uploads)
@@ -93,52 +109,55 @@ func flowOf(req *PeerRequest) int {
 	return 0
 }
 
-// enter reports whether a chunk may be sent now. If so, leave must be called.
-func (u *uploads) enter(flow int, ref chunk.Ref, class chunk.Class, now time.Time) bool {
+// enter reports whether up may begin now. If so, leave must be called.
+func (u *uploads) enter(up upload, now time.Time) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return !u.flow[flow].queued(class) && u.enterLocked(flow, ref, class, now)
+	return !u.flow[up.flow].queued(up.class) && u.enterLocked(up, now)
 }
 
 // enterLocked is enter for one who is next in line. Less urgent classes may use
 // a part of the limit, which the last chunk may exceed. A link with little to spare
 // sends a chunk to few at a time: they pass it on to the others.
-func (u *uploads) enterLocked(flow int, ref chunk.Ref, class chunk.Class, now time.Time) bool {
-	n := int64(ref.Size)
-	f := &u.flow[flow]
-	limit := f.limit * int64(chunk.NumClasses-class) / chunk.NumClasses
-	active, sending := f.active.upTo(class), u.sending[ref.ID]
-	if active >= limit || sending.upTo(class) >= maxSending && active > f.limit/4 {
+func (u *uploads) enterLocked(up upload, now time.Time) bool {
+	f, s := &u.flow[up.flow], u.sending[up.ref.ID]
+	limit := f.limit * int64(chunk.NumClasses-up.class) / chunk.NumClasses
+	active := f.active.upTo(up.class)
+	if active >= limit || s != nil && s.count.upTo(up.class) >= maxSending && active > f.limit/4 {
 		f.scarce = true
 		return false
 	}
 	if f.active == (perClass{}) {
 		f.step, f.sent, f.scarce = now, 0, false
 	}
-	f.active[class] += n
-	sending[class]++
-	u.sending[ref.ID] = sending
+	f.active[up.class] += int64(up.ref.Size)
+	if s == nil {
+		s = &sending{}
+		u.sending[up.ref.ID] = s
+	}
+	s.count[up.class]++
+	s.to = append(s.to, up.to)
 	return true
 }
 
-// leave notes that a chunk that has waited since begin was sent, or not.
-func (u *uploads) leave(flow int, ref chunk.Ref, class chunk.Class, begin, now time.Time, ok bool) {
+// leave notes that up, which has waited since begin, was sent, or not.
+func (u *uploads) leave(up upload, begin, now time.Time, ok bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	n := int64(ref.Size)
-	f := &u.flow[flow]
-	sending := u.sending[ref.ID]
-	if sending[class]--; sending == (perClass{}) {
-		delete(u.sending, ref.ID)
+	f, s := &u.flow[up.flow], u.sending[up.ref.ID]
+	s.count[up.class]--
+	if i := slices.Index(s.to, up.to); len(s.to) > 1 {
+		s.to = slices.Delete(s.to, i, i+1)
 	} else {
-		u.sending[ref.ID] = sending
+		delete(u.sending, up.ref.ID)
 	}
-	f.active[class] -= n
+	f.active[up.class] -= int64(up.ref.Size)
 	if ok {
-		f.sent += n
+		f.sent += int64(up.ref.Size)
+		u.gaveLocked(up.ref.ID, up.to, now)
 	}
 	f.measure(begin, now, u.most)
-	u.callLocked(flow, now)
+	u.callLocked(up.flow, now)
 }
 
 // measure sets the limit at the end of a step.
@@ -152,16 +171,14 @@ func (f *uploadFlow) measure(begin, now time.Time, most int64) {
 	}
 	if f.scarce {
 		// The link was the limit, or this one was: then there is room to grow.
-		fits := int64(float64(f.sent) * float64(uploadTime) / float64(d))
-		f.limit = min(max(fits, f.limit*3/4, minUploads), most)
+		f.fits = int64(float64(f.sent) * float64(uploadTime) / float64(d))
+		f.limit = min(max(f.fits, f.limit*3/4, minUploads), most)
 	}
 	f.step, f.sent, f.scarce = now, 0, f.active.upTo(chunk.NumClasses-1) >= f.limit
 }
 
-// gave notes that a node was given a chunk.
-func (u *uploads) gave(id chunk.ID, to chunk.PeerID, now time.Time) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
+// gaveLocked notes that a node was given a chunk.
+func (u *uploads) gaveLocked(id chunk.ID, to chunk.PeerID, now time.Time) {
 	r := u.given.get(id)
 	if r == nil {
 		u.given.put(id, &receivers{})
@@ -177,25 +194,40 @@ func (u *uploads) gave(id chunk.ID, to chunk.PeerID, now time.Time) {
 	(*r).n++
 }
 
-// lately reports whether a node was given a chunk a moment ago.
-func (u *uploads) lately(id chunk.ID, to chunk.PeerID, now time.Time) bool {
+// repeats reports whether the node of up, which has asked at the given time, was
+// given the chunk since. If up is less urgent than a reader's, the node may have been
+// given it a moment before, too: it had asked before the reader's request came that
+// brought it.
+func (u *uploads) repeats(up upload, asked, now time.Time) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	r := u.given.get(id)
+	r := u.given.get(up.ref.ID)
 	return r != nil && slices.ContainsFunc((*r).ring[:], func(have receiver) bool {
-		return have.id == to && now.Sub(have.at) < justNow
+		return have.id == up.to && (have.at.After(asked) || up.class != chunk.Demand && now.Sub(have.at) < justNow)
 	})
 }
 
-// holders returns some nodes that were given a chunk, in random order: those in
-// the rack of the one who asks. Others are named only to nodes of other racks than
+// doubles reports whether the node of up is being sent the chunk already.
+func (u *uploads) doubles(up upload) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.doublesLocked(up)
+}
+
+func (u *uploads) doublesLocked(up upload) bool {
+	s := u.sending[up.ref.ID]
+	return s != nil && slices.Contains(s.to, up.to)
+}
+
+// holders returns some nodes that were given the chunk of up, in random order: those
+// in the rack of the one who asks. Others are named only to nodes of other racks than
 // this one, and only if there are hardly any. wait is how long it may take until
 // this node has time.
-func (u *uploads) holders(flow int, id chunk.ID, class chunk.Class, asks chunk.PeerID) (near []chunk.PeerID, wait time.Duration) {
+func (u *uploads) holders(up upload) (near []chunk.PeerID, wait time.Duration) {
 	u.mu.Lock()
-	f := &u.flow[flow]
-	wait = max(minWait, time.Duration(float64(uploadTime/2)*min(1, float64(f.active.upTo(class))/float64(f.limit))))
-	near, far := u.othersLocked(id, asks)
+	f := &u.flow[up.flow]
+	wait = max(minWait, time.Duration(float64(uploadTime/2)*min(1, float64(f.active.upTo(up.class))/float64(f.limit))))
+	near, far := u.othersLocked(up)
 	u.mu.Unlock()
 	shuffle(near)
 	if len(near) < 2 {
@@ -209,18 +241,18 @@ func shuffle(ids []chunk.PeerID) {
 	rand.Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
 }
 
-// othersLocked returns the other nodes that were given a chunk and may be named to
-// the one who asks: those in its rack, and, unless it is in this node's rack, the
-// others.
-func (u *uploads) othersLocked(id chunk.ID, asks chunk.PeerID) (near, far []chunk.PeerID) {
-	r := u.given.get(id)
+// othersLocked returns the other nodes that were given the chunk of up and may be
+// named to the one who asks: those in its rack, and, unless it is in this node's rack,
+// the others.
+func (u *uploads) othersLocked(up upload) (near, far []chunk.PeerID) {
+	r := u.given.get(up.ref.ID)
 	if r == nil {
 		return nil, nil
 	}
-	at, _ := u.cluster.Place(asks)
+	at, _ := u.cluster.Place(up.to)
 	here, _ := u.cluster.Place(u.cluster.Self())
 	for _, have := range (*r).ring {
-		if have.id == "" || have.id == asks {
+		if have.id == "" || have.id == up.to {
 			continue
 		}
 		switch p, ok := u.cluster.Place(have.id); {
