@@ -90,18 +90,24 @@ func newGate(judge Judge, age time.Duration) *gate {
 
 // ask returns the verdict on a pull, and the reason if it is not allowed.
 func (g *gate) ask(ctx context.Context, image, repository string, a Auth) (verdict, error) {
-	name := g.name(repository, a)
 	g.mu.Lock()
-	said, ok := g.yes[name]
+	said, ok := g.yes[g.name(repository, a)]
 	g.mu.Unlock()
 	if ok && time.Since(said) < g.age {
 		return allowed, nil
 	}
+	return g.askAnew(ctx, image, repository, a)
+}
+
+// askAnew is ask, whatever is remembered.
+func (g *gate) askAnew(ctx context.Context, image, repository string, a Auth) (verdict, error) {
+	name := g.name(repository, a)
 	ctx, cancel := context.WithTimeoutCause(ctx, judgePatience, errors.New("the registry has not answered in time"))
 	defer cancel()
 	err := g.judge.MayPull(ctx, image, a)
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	_, ok := g.yes[name]
 	switch {
 	case err == nil:
 		g.addLocked(name)

@@ -295,6 +295,22 @@ func TestOutage(t *testing.T) {
 	}
 }
 
+// TestOutageOfFreshVerdict pulls what is here when the registry has said yes lately, and
+// does not answer now: the verdict needs no registry, but containerd does.
+func TestOutageOfFreshVerdict(t *testing.T) {
+	for policy, want := range map[Outage]codes.Code{AllowCached: codes.OK, Deny: codes.Unknown, Allow: codes.OK} {
+		r := newRig(t, Config{Outage: policy})
+		r.pull(t, "r/app:1", "good")
+		r.down, r.backend.err = true, status.Error(codes.Unknown, "connection refused")
+		if ref, code := r.pull(t, "r/app:1", "good"); code != want || code == codes.OK && ref != "id of r/app:1" {
+			t.Errorf("%v: %q, %v", policy, ref, code)
+		}
+		if ref, code := r.pull(t, "r/app:2", "good"); code != codes.Unknown {
+			t.Errorf("%v: of what is not here: %q, %v", policy, ref, code)
+		}
+	}
+}
+
 // TestVerdictTaken has the registry change its mind.
 func TestVerdictTaken(t *testing.T) {
 	r := newRig(t, Config{VerdictAge: time.Nanosecond})

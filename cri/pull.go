@@ -64,18 +64,29 @@ func (p *Proxy) pull(ctx context.Context, c call, raw frame) error {
 			return status.Errorf(codes.PermissionDenied, "pull of %.200q: the registry does not allow it: %v", image, why)
 		case verdict == allowed:
 		case p.cfg.Outage.allows(verdict) && id != "":
-			p.cfg.Log.Warn("image is used as it is here: the registry can't be asked", "image", image, "policy", p.cfg.Outage, "err", why)
-			return c.down.SendMsg(&runtime.PullImageResponse{ImageRef: id})
+			return p.useAsIs(c, image, id, why)
 		case id != "" || p.cfg.Outage == Deny:
 			return status.Errorf(codes.Unavailable, "pull of %.200q: the registry can't be asked whether it is allowed, and the policy for that is %s: %v", image, p.cfg.Outage, why)
 		}
 	}
 	added := auth != (Auth{}) && p.memory.Remember(image, auth)
 	err = forward(ctx, c.conn, "/"+c.service+"/PullImage", raw, c.down)
+	if err != nil && id != "" && ctx.Err() == nil {
+		// The yes may be older than the outage for which containerd has failed.
+		if verdict, why := p.gate.askAnew(ctx, image, repository, auth); verdict != allowed && p.cfg.Outage.allows(verdict) {
+			return p.useAsIs(c, image, id, why)
+		}
+	}
 	if err != nil && added {
 		p.memory.Forget(image, auth)
 	}
 	return err
+}
+
+// useAsIs answers that the image that is here will do.
+func (p *Proxy) useAsIs(c call, image, id string, why error) error {
+	p.cfg.Log.Warn("image is used as it is here: the registry can't be asked", "image", image, "policy", p.cfg.Outage, "err", why)
+	return c.down.SendMsg(&runtime.PullImageResponse{ImageRef: id})
 }
 
 // imageID returns the ID of an image that containerd has, "" if it has not.
