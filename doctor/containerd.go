@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -101,7 +102,39 @@ func configuration(ctx context.Context, cfg *Config) []Finding {
 	if p.stale() {
 		list = append(list, warn("systemctl restart containerd", "%s has changed since containerd was started", p.config))
 	}
-	return append(list, judgeConfiguration(out)...)
+	list = append(list, judgeConfiguration(out)...)
+	if dir := imageDisk(out); dir != "" {
+		if _, err := os.Stat(dir); err != nil {
+			list = append(list, warn(doInstall, "kubelet has no figures of the disk of images, and never makes room there: it looks at %s: %v", dir, err))
+		}
+	}
+	return list
+}
+
+// imageDisk returns the folder whose disk CRI reports as that of images, if they are
+// unpacked by graze. containerd 1 can't be told of another one than its own.
+func imageDisk(text []byte) string {
+	var c struct {
+		Root    string
+		Plugins map[string]struct {
+			Snapshotter string
+			Containerd  struct{ Snapshotter string }
+		}
+		Proxies map[string]struct {
+			Exports map[string]string
+		} `toml:"proxy_plugins"`
+	}
+	if err := toml.Unmarshal(text, &c); err != nil {
+		return "" // which has been said
+	}
+	own := filepath.Join(c.Root, "io.containerd.snapshotter.v1."+snapshotter)
+	switch {
+	case c.Plugins["io.containerd.cri.v1.images"].Snapshotter == snapshotter:
+		return cmp.Or(c.Proxies[snapshotter].Exports["root"], own)
+	case c.Plugins["io.containerd.grpc.v1.cri"].Containerd.Snapshotter == snapshotter:
+		return own
+	}
+	return ""
 }
 
 // judgeConfiguration says what a configuration means for graze.

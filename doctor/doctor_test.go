@@ -240,6 +240,20 @@ func TestJudgeConfiguration(t *testing.T) {
 	}
 }
 
+func TestImageDisk(t *testing.T) {
+	const exports = "[proxy_plugins.graze.exports]\nroot = '/state/containerd'\n"
+	for _, row := range []struct{ name, text, want string }{
+		{"1.6, another snapshotter", "root = '/c'\n[plugins.'io.containerd.grpc.v1.cri'.containerd]\nsnapshotter = 'overlayfs'\n" + exports, ""},
+		{"1.6", "root = '/c'\n[plugins.'io.containerd.grpc.v1.cri'.containerd]\nsnapshotter = 'graze'\n" + exports, "/c/io.containerd.snapshotter.v1.graze"},
+		{"2", "root = '/c'\n[plugins.'io.containerd.cri.v1.images']\nsnapshotter = 'graze'\n" + exports, "/state/containerd"},
+		{"2, not told", "root = '/c'\n[plugins.'io.containerd.cri.v1.images']\nsnapshotter = 'graze'\n", "/c/io.containerd.snapshotter.v1.graze"},
+	} {
+		if got := imageDisk([]byte(row.text)); got != row.want {
+			t.Errorf("%s: %q, want %q", row.name, got, row.want)
+		}
+	}
+}
+
 // TestRealContainerd looks at a containerd that knows nothing of graze, whose
 // configuration then changes.
 func TestRealContainerd(t *testing.T) {

@@ -1,6 +1,7 @@
 package setup
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path"
@@ -70,6 +71,18 @@ func (c *containerdConfig) settings(o Options) []setting {
 		list = append(list, setting{table, "snapshotter", Snapshotter}, setting{table, "disable_snapshot_annotations", false})
 	}
 	return list
+}
+
+// disk returns the folder whose disk CRI reports as that of graze's snapshots.
+// containerd 2 is told of another one by its configuration; older ones, which read
+// no file of version 3, always think of this one, and kubelet has no figures at all
+// where it is missing. It is "" where that can't be.
+func (c *containerdConfig) disk() string {
+	if c.version > 2 {
+		return ""
+	}
+	root, _ := c.tree["root"].(string)
+	return filepath.Join(cmp.Or(root, "/var/lib/containerd"), "io.containerd.snapshotter.v1."+Snapshotter)
 }
 
 // patch returns the configuration with graze in it.

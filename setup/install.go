@@ -122,6 +122,9 @@ func (p *Plan) installContainerd(o Options) error {
 	if c, err = parseContainerd(restore(string(old))); err != nil {
 		return err
 	}
+	if disk := c.disk(); disk != "" {
+		p.link(disk, o.SnapshotRoot)
+	}
 	if path, ok := c.dropInPath(o.ContainerdConfig); ok {
 		if err := p.set(Change{Path: path, New: []byte(c.dropIn(o)), Mode: 0o644}); err != nil {
 			return err

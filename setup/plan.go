@@ -24,6 +24,7 @@ type Change struct {
 	Mode   fs.FileMode // of a new file
 	Backup bool        // keep the first version beside it
 	Secret bool        // not to be shown
+	Link   string      // what a symbolic link points to; New says so in words
 }
 
 // Verb says in one word what the change does.
@@ -94,11 +95,28 @@ func (p *Plan) set(c Change) error {
 // remove plans the end of a file, or of a link, which may point to nothing.
 func (p *Plan) remove(path string) error {
 	if target, err := os.Readlink(filepath.Join(p.root, path)); err == nil {
-		p.Changes = append(p.Changes, Change{Path: path, Old: []byte("a link to " + target + "\n")})
+		p.Changes = append(p.Changes, Change{Path: path, Old: linkTo(target)})
 		return nil
 	}
 	return p.set(Change{Path: path})
 }
+
+// link plans a symbolic link. What is there and is none is left alone.
+func (p *Plan) link(path, target string) {
+	old, err := os.Readlink(filepath.Join(p.root, path))
+	c := Change{Path: path, New: linkTo(target), Link: target}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil || old == target:
+		return
+	default:
+		c.Old = linkTo(old)
+	}
+	p.Changes = append(p.Changes, c)
+}
+
+// linkTo says in words what a link is.
+func linkTo(target string) []byte { return []byte("a link to " + target + "\n") }
 
 // Diff shows the plan as a unified diff. Of a program only the sizes are shown.
 func (p *Plan) Diff() string {
@@ -140,6 +158,9 @@ func (p *Plan) apply(c Change) error {
 	if c.New == nil {
 		return os.Remove(path)
 	}
+	if c.Link != "" {
+		return relink(path, c.Link)
+	}
 	// Who has made the file a link wants what it points to changed.
 	if target, err := filepath.EvalSymlinks(path); err == nil && strings.HasPrefix(target, p.root) {
 		path = target
@@ -159,6 +180,17 @@ func (p *Plan) apply(c Change) error {
 		}
 	}
 	return replace(path, c.New, mode)
+}
+
+// relink makes a symbolic link, in place of one that is there.
+func relink(path, target string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil {
+		return err
+	}
+	return os.Symlink(target, path)
 }
 
 // replace writes a file in one step.

@@ -37,6 +37,9 @@ func Remove(o Options, force bool) (*Plan, error) {
 	if len(p.Changes) > 0 {
 		p.then("systemctl restart containerd")
 	}
+	if err := p.removeDisk(o); err != nil {
+		return nil, err
+	}
 	if !o.NoUnit {
 		wanted := filepath.Join(filepath.Dir(o.Unit), "multi-user.target.wants", filepath.Base(o.Unit))
 		if err := errors.Join(p.remove(wanted), p.remove(o.Unit)); err != nil {
@@ -68,6 +71,22 @@ func (p *Plan) inUse(dir string) error {
 		return err
 	}
 	return &InUseError{Snapshots: len(entries), Dir: dir}
+}
+
+// removeDisk plans the end of the link for CRI.
+func (p *Plan) removeDisk(o Options) error {
+	text, err := p.read(o.ContainerdConfig)
+	if err != nil {
+		return err
+	}
+	c, err := parseContainerd(string(text))
+	if err != nil {
+		return err
+	}
+	if target, err := os.Readlink(filepath.Join(p.root, c.disk())); err != nil || c.disk() == "" || target != o.SnapshotRoot {
+		return nil // graze has made no link
+	}
+	return p.remove(c.disk())
 }
 
 // removeContainerd plans containerd's configuration as it was. A file that graze
