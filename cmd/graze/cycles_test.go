@@ -124,8 +124,9 @@ func (c *cycles) upgrade(t *testing.T, binary string) {
 	}
 }
 
-// push pushes image i, of one of the formats.
-func (c *cycles) push(t *testing.T, i int) {
+// usedLayers are the layers of image i, whose program uses its files. They have this
+// sum.
+func usedLayers(t *testing.T, i int) (layers []imagetest.Layer, sum string) {
 	t.Helper()
 	program, err := probe()
 	if err != nil {
@@ -133,19 +134,26 @@ func (c *cycles) push(t *testing.T, i int) {
 	}
 	file := imagetest.File("probe", program)
 	file.Header.Mode = 0o755
-	small, sum := []imagetest.Member{imagetest.Dir("data/")}, sha256.New()
+	small, h := []imagetest.Member{imagetest.Dir("data/")}, sha256.New()
 	for n := range 40 {
 		text := imagetest.Text(uint64(100*i+n), 4000)
 		small = append(small, imagetest.File(fmt.Sprintf("data/%02d", n), text))
-		sum.Write(text)
+		h.Write(text)
 	}
 	large := imagetest.Random(uint64(i), 1<<20)
-	sum.Write(large)
-	layers := []imagetest.Layer{
+	h.Write(large)
+	layers = []imagetest.Layer{
 		{Name: "small", Members: imagetest.Members(small...)},
 		{Name: "large", Members: imagetest.Members(imagetest.Dir("data/"), imagetest.File("data/large", large))},
 		{Name: "program", Members: imagetest.Members(file)},
 	}
+	return layers, fmt.Sprintf("%x", h.Sum(nil))
+}
+
+// push pushes image i, of one of the formats.
+func (c *cycles) push(t *testing.T, i int) {
+	t.Helper()
+	layers, sum := usedLayers(t, i)
 	encodings := []imagetest.Encoding{imagetest.Gzip(6), imagetest.EStargz("estargz"), imagetest.Zstd()}
 	img, err := imagetest.Build(layers, encodings[i%len(encodings)], "/probe", "use")
 	if err != nil {
@@ -155,7 +163,7 @@ func (c *cycles) push(t *testing.T, i int) {
 	if i%2 == 0 { // the node makes the others' indexes
 		graze(t, "index", "--state", t.TempDir(), "--push", ref)
 	}
-	c.images = append(c.images, cycleImage{ref, fmt.Sprintf("%x", sum.Sum(nil))})
+	c.images = append(c.images, cycleImage{ref, sum})
 }
 
 // disturb ends the node and starts it again, in all ways, until worked is closed. It

@@ -201,14 +201,20 @@ func (r *rig) probeImage(t testing.TB, name string, seed uint64, encodings ...im
 }
 
 // views returns how many mounts of graze's containers there are on this node.
-func (r *rig) views(t testing.TB) (n int) {
+func (r *rig) views(t testing.TB) int {
+	t.Helper()
+	return viewsOf(t, r.node.state)
+}
+
+// viewsOf returns how many mounts of graze there are in a node's state folder.
+func viewsOf(t testing.TB, state string) (n int) {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(text)) {
-		if f := strings.Fields(line); f[2] == "fuse.graze" && strings.HasPrefix(f[1], r.node.state+"/") {
+		if f := strings.Fields(line); f[2] == "fuse.graze" && strings.HasPrefix(f[1], state+"/") {
 			n++
 		}
 	}
