@@ -35,7 +35,8 @@ const (
 type pace struct {
 	window float64       // 0: no run has started yet, or the node is by itself
 	best   time.Duration // for paceUnit bytes; it rises slowly
-	next   time.Time     // when the next run may start
+	ended  time.Time     // when the run ended, or will, that the next one waits for most
+	took   time.Duration // how long it took
 	latest time.Time     // when the last one started
 	reader time.Time     // when this node last knew of a reader that waits
 }
@@ -43,9 +44,7 @@ type pace struct {
 // observe notes that a run of n bytes has taken d. This node has the given share of
 // what the cluster asks the origin for.
 func (p *pace) observe(now time.Time, n int64, d time.Duration, share float64) {
-	if w := p.most(now, share); w > 0 && w < 1 {
-		p.pause(now, time.Duration(float64(d)*(1/w-1)))
-	}
+	p.pause(now, now, d, share)
 	d = time.Duration(float64(d) * paceUnit / float64(max(n, paceUnit)))
 	if p.best == 0 || d < p.best {
 		p.best = d
@@ -61,12 +60,29 @@ func (p *pace) observe(now time.Time, n int64, d time.Duration, share float64) {
 	}
 }
 
-// wait returns how long it takes until a run of class c may start.
-func (p *pace) wait(now time.Time, c chunk.Class) time.Duration {
+// wait returns how long it takes until a run of class c may start. Readers that come
+// and go change that.
+func (p *pace) wait(now time.Time, c chunk.Class, share float64) time.Duration {
 	if c < chunk.Prefetch {
 		return 0
 	}
-	return max(0, p.next.Sub(now))
+	return max(0, p.next(now, p.ended, p.took, share).Sub(now))
+}
+
+// next returns when a run may start after one that ended at the given time.
+func (p *pace) next(now, ended time.Time, took time.Duration, share float64) time.Time {
+	if w := p.most(now, share); w > 0 && w < 1 {
+		return ended.Add(time.Duration(float64(took) * (1/w - 1)))
+	}
+	return now
+}
+
+// pause has the next run wait for one that took d until it ended, if that is longer
+// than it waits already.
+func (p *pace) pause(now, ended time.Time, d time.Duration, share float64) {
+	if p.next(now, ended, d, share).After(p.next(now, p.ended, p.took, share)) {
+		p.ended, p.took = ended, d
+	}
 }
 
 // started notes that a run of n bytes of class c starts.
@@ -78,9 +94,9 @@ func (p *pace) started(now time.Time, c chunk.Class, n int64, share float64) {
 		p.window = first
 	}
 	p.latest = now
-	if w := p.most(now, share); w < 1 && c >= chunk.Prefetch {
-		took := float64(p.best) * float64(max(n, paceUnit)) / paceUnit
-		p.pause(now, time.Duration(took/w))
+	if c >= chunk.Prefetch {
+		took := time.Duration(float64(p.best) * float64(max(n, paceUnit)) / paceUnit)
+		p.pause(now, now.Add(took), took, share)
 	}
 }
 
@@ -90,13 +106,6 @@ func (p *pace) most(now time.Time, share float64) float64 {
 		return min(p.window, readerPace*share)
 	}
 	return p.window
-}
-
-// pause has no run start for d.
-func (p *pace) pause(now time.Time, d time.Duration) {
-	if next := now.Add(d); next.After(p.next) {
-		p.next = next
-	}
 }
 
 // slots returns how many of limit slots class c may use.

@@ -51,7 +51,7 @@ func TestPace(t *testing.T) {
 	if n := p.slots(chunk.Demand, 8); n != 8 {
 		t.Errorf("readers get %d slots", n)
 	}
-	if d := p.wait(t0, chunk.Demand); d != 0 {
+	if d := p.wait(t0, chunk.Demand, 1); d != 0 {
 		t.Errorf("readers wait %v", d)
 	}
 }
@@ -73,14 +73,27 @@ func TestPauses(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			p := pace{best: took, window: tt.window, latest: t0, reader: tt.reader}
 			p.started(t0, chunk.Backfill, paceUnit, 1.0/16)
-			if d := p.wait(t0.Add(took), chunk.Prefetch); d != tt.pause {
+			if d := p.wait(t0.Add(took), chunk.Prefetch, 1.0/16); d != tt.pause {
 				t.Errorf("after a run that took %v as usual there is a pause of %v, want %v", took, d, tt.pause)
 			}
 			p.observe(t0.Add(5*took), paceUnit, 5*took, 1.0/16)
-			if d := p.wait(t0.Add(5*took), chunk.Prefetch); d != 5*tt.pause {
+			if d := p.wait(t0.Add(5*took), chunk.Prefetch, 1.0/16); d != 5*tt.pause {
 				t.Errorf("after a run that took %v there is a pause of %v, want %v", 5*took, d, 5*tt.pause)
 			}
 		})
+	}
+}
+
+// The pause that a reader was given is not waited for when he has left.
+func TestPauseEndsWithReader(t *testing.T) {
+	const took = 10 * time.Second
+	p := pace{best: took, window: 0.5, latest: t0, reader: t0}
+	p.observe(t0, paceUnit, took, 1.0/16)
+	if d := p.wait(t0, chunk.Prefetch, 1.0/16); d != 7*took {
+		t.Errorf("a pause of %v while a reader waits", d)
+	}
+	if d := p.wait(t0.Add(2*paceIdle), chunk.Prefetch, 1.0/16); d > took {
+		t.Errorf("a pause of %v when nobody waits any more", d)
 	}
 }
 

@@ -404,8 +404,8 @@ func (st *state) nextOf(i int) *run {
 			st.makeRoom(i, c)
 			return nil
 		}
-		if d := st.pace.wait(st.now, c); d > 0 {
-			st.timers.set(nil, st.now.Add(d), timerWake)
+		if d := st.pace.wait(st.now, c, st.share()); d > 0 {
+			st.timers.set(nil, st.now.Add(min(d, paceIdle)), timerWake)
 			return nil
 		}
 		if !st.originOpen() {
