@@ -437,6 +437,36 @@ func TestRedirectLoop(t *testing.T) {
 	})
 }
 
+// A redirect to the node that waits for the chunk here leads nowhere: it would take the
+// request for one that goes round in a circle.
+func TestRedirectToWhoAsks(t *testing.T) {
+	im := newImage(imageSpec{files: []int64{span}})
+	c := &fakeCluster{
+		route: Route{Cluster: []chunk.PeerID{"a", "self"}},
+		peers: map[chunk.PeerID]fakePeer{
+			"a": says(PeerAnswer{Status: StatusRedirect, Holders: []chunk.PeerID{"x", "b"}}),
+			"b": holds(im, nil),
+			"x": says(PeerAnswer{Status: StatusAbsent}),
+		},
+	}
+	clusterBubble(t, c, imageSpec{files: []int64{span}}, Config{}, func(t *testing.T, g *rig) {
+		w := &fakeResponder{}
+		req := g.homeRequest(0)
+		req.Via = []chunk.PeerID{"x"}
+		if err := g.Serve(t.Context(), "x", req, w); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.counts(); got[StatusBytes] != 4 {
+			t.Errorf("answers by status %v", got)
+		}
+		for _, asked := range c.log() {
+			if asked.to == "x" {
+				t.Errorf("who asks was asked: %+v", asked)
+			}
+		}
+	})
+}
+
 // Chunks that are wanted at one moment from one peer travel in one request.
 func TestOneRequestForManyChunks(t *testing.T) {
 	im := newImage(imageSpec{files: []int64{10 * span}})

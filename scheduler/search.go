@@ -357,11 +357,11 @@ func (st *state) pickHolder(sr *search) *peer {
 	return best
 }
 
-// hint notes holders that a redirect has named. Strangers, this node and those
-// that were asked already are left out.
+// hint notes holders that a redirect has named. Strangers, this node, those that were
+// asked already and those that wait for the search themselves are left out.
 func (st *state) hint(sr *search, holders []chunk.PeerID) {
 	for _, id := range holders[:min(len(holders), MaxHolders)] {
-		if id == st.self || slices.Contains(sr.asked, id) {
+		if id == st.self || slices.Contains(sr.asked, id) || slices.Contains(sr.via, id) {
 			continue
 		}
 		p := st.peer(id)
