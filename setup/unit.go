@@ -4,7 +4,8 @@ import "fmt"
 
 // unit returns the systemd unit of a node.
 //
-// The node must be there before containerd, which asks it for snapshots at once.
+// The node must be there before containerd, which asks it for snapshots at once, and
+// before kubelet, which ends if the image service that it is told of does not answer.
 // Its mounts outlive it, stopped or restarted: systemd holds their descriptors from
 // version 254 on, and before that a keeper, a process of the service that neither KillMode nor OOMPolicy
 // ends with the node. A restart that fails is tried again for ever: containers wait.
@@ -13,7 +14,7 @@ func unit(o Options) string {
 [Unit]
 Description=graze: containers start from images that are not there yet
 After=network.target local-fs.target
-Before=containerd.service
+Before=containerd.service kubelet.service
 StartLimitIntervalSec=0
 
 [Service]
