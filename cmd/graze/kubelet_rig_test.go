@@ -122,8 +122,8 @@ for place in /var/lib /var/log; do mount -t tmpfs tmpfs "$place"; done
 exec "$@"
 `
 
-// start runs kubelet until it is stopped.
-func (k *kubelet) start(t *testing.T) {
+// command returns a process of kubelet that does not run yet.
+func (k *kubelet) command(t *testing.T) *exec.Cmd {
 	t.Helper()
 	port := func() int {
 		_, text, err := net.SplitHostPort(freePort(t, "127.0.0.1"))
@@ -138,8 +138,15 @@ func (k *kubelet) start(t *testing.T) {
 	args := []string{"--mount", "--propagation", "slave", "sh", "-c", inOwnMounts, "sh", filepath.Join(k.root, "sysctl"),
 		filepath.Join(os.Getenv(kubeletEnv), "kubelet"), "--config", writeJSON(t, k.config), "--root-dir", k.root,
 		"--cert-dir", filepath.Join(k.root, "pki"), "--hostname-override", "test", "--v", "2"}
-	k.cmd = exec.Command("unshare", append(args, k.flags...)...)
-	k.cmd.Stdout, k.cmd.Stderr = &k.log, &k.log
+	cmd := exec.Command("unshare", append(args, k.flags...)...)
+	cmd.Stdout, cmd.Stderr = &k.log, &k.log
+	return cmd
+}
+
+// start runs kubelet until it is stopped.
+func (k *kubelet) start(t *testing.T) {
+	t.Helper()
+	k.cmd = k.command(t)
 	if err := k.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

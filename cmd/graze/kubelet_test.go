@@ -313,6 +313,12 @@ func (r *kubeletRig) remove(t *testing.T, pod string) {
 func (r *kubeletRig) collected(t *testing.T) {
 	t.Helper()
 	r.stop(t)
+	// It does not even start while the node is away.
+	r.node.end(t, syscall.SIGTERM)
+	if err := r.command(t).Run(); err == nil || !strings.Contains(r.log.String(), "validate CRI v1 image API") {
+		t.Errorf("without a node kubelet ends with %v", err)
+	}
+	r.node.start(t)
 	r.config["evictionHard"], r.config["imageMinimumGCAge"] = map[string]any{"imagefs.available": "99%"}, "1s"
 	r.start(t)
 	eventually(t, "kubelet removes the image", func() bool { return !strings.Contains(r.ctd.crictl(t, "images", "-o", "json"), r.image) })
