@@ -411,6 +411,26 @@ func TestNotSentTwice(t *testing.T) {
 		ask(chunk.Demand, StatusBytes)
 	})
 
+	// A reader does not wait for what was asked for as a prefetch.
+	clusterBubble(t, lone(), imageSpec{files: []int64{4 * span}}, Config{}, func(t *testing.T, g *rig) {
+		g.mustRead(1, 0, 4*span)
+		req := g.homeRequest(0)
+		req.Class = chunk.Prefetch
+		done := make(chan error, 1)
+		go func() { done <- g.Serve(g.t.Context(), "x", req, &fakeResponder{upload: body}) }()
+		synctest.Wait()
+		w := &fakeResponder{}
+		if err := g.Serve(t.Context(), "x", g.homeRequest(0), w); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.counts(); got[StatusBytes] != 4 {
+			t.Errorf("answers by status %v to a reader", got)
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+
 	// A request that waits in line meanwhile.
 	clusterBubble(t, lone(), imageSpec{files: []int64{4 * span}}, cfg, func(t *testing.T, g *rig) {
 		g.mustRead(1, 0, 4*span)

@@ -54,7 +54,7 @@ type upload struct {
 // sending is who is being sent a chunk.
 type sending struct {
 	count perClass
-	to    []chunk.PeerID
+	to    []upload
 }
 
 // A perClass is a sum for each class.
@@ -136,7 +136,7 @@ func (u *uploads) enterLocked(up upload, now time.Time) bool {
 		u.sending[up.ref.ID] = s
 	}
 	s.count[up.class]++
-	s.to = append(s.to, up.to)
+	s.to = append(s.to, up)
 	return true
 }
 
@@ -146,7 +146,7 @@ func (u *uploads) leave(up upload, begin, now time.Time, ok bool) {
 	defer u.mu.Unlock()
 	f, s := &u.flow[up.flow], u.sending[up.ref.ID]
 	s.count[up.class]--
-	if i := slices.Index(s.to, up.to); len(s.to) > 1 {
+	if i := slices.Index(s.to, up); len(s.to) > 1 {
 		s.to = slices.Delete(s.to, i, i+1)
 	} else {
 		delete(u.sending, up.ref.ID)
@@ -207,7 +207,8 @@ func (u *uploads) repeats(up upload, asked, now time.Time) bool {
 	})
 }
 
-// doubles reports whether the node of up is being sent the chunk already.
+// doubles reports whether the node of up is being sent the chunk already. A reader
+// does not wait for what is sent when nobody else wants the link.
 func (u *uploads) doubles(up upload) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -216,7 +217,9 @@ func (u *uploads) doubles(up upload) bool {
 
 func (u *uploads) doublesLocked(up upload) bool {
 	s := u.sending[up.ref.ID]
-	return s != nil && slices.Contains(s.to, up.to)
+	return s != nil && slices.ContainsFunc(s.to, func(other upload) bool {
+		return other.to == up.to && other.class <= max(up.class, chunk.Readahead)
+	})
 }
 
 // holders returns some nodes that were given the chunk of up, in random order: those
