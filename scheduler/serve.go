@@ -263,12 +263,13 @@ func (sv *serving) join(ctx context.Context) (lacking []servedMiss, err error) {
 		return lacking, nil
 	}
 	s.state.served[lane] += len(sv.misses)
-	sv.events = make(chan servedEvent, len(sv.misses))
+	events := make(chan servedEvent, len(sv.misses)) // room for all, also when nobody waits any more
+	sv.events = events
 	byMiss := make(map[*miss]*servedMiss, len(sv.misses))
 	for i := range sv.misses {
 		byMiss[&sv.misses[i].miss] = &sv.misses[i]
 	}
-	q.notify = func(m *miss, p []byte, err error) { sv.events <- servedEvent{byMiss[m], p, err} }
+	q.notify = func(m *miss, p []byte, err error) { events <- servedEvent{byMiss[m], p, err} }
 	for i := range sv.misses {
 		s.state.ask(q, &sv.misses[i].miss)
 	}

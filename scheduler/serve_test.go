@@ -484,3 +484,31 @@ func TestHeldWaitsForBodies(t *testing.T) {
 		})
 	}
 }
+
+// A chunk that comes just when it is not waited for any more keeps nobody up who has
+// it for others too.
+func TestChunkAtTheLastMoment(t *testing.T) {
+	im := newImage(imageSpec{files: []int64{span}})
+	c := &fakeCluster{
+		route: Route{Cluster: []chunk.PeerID{"a", "self"}}, share: 1,
+		peers: map[chunk.PeerID]fakePeer{"a": drips(im, maxTurn), "x": nil},
+	}
+	clusterBubble(t, c, imageSpec{files: []int64{span}}, Config{}, func(t *testing.T, g *rig) {
+		go g.mustRead(1, 0, span)
+		time.Sleep(100 * time.Millisecond)
+		sv := &serving{
+			s: g.Scheduler, from: "x", w: &fakeResponder{},
+			req:    &PeerRequest{Mode: ModeHeld, Items: []PeerItem{{Span: g.im.spans[0]}}},
+			misses: []servedMiss{{miss: miss{span: g.im.spans[0]}}},
+		}
+		if lacking, err := sv.join(t.Context()); err != nil || len(lacking) > 0 {
+			t.Fatalf("%d chunks are not waited for, %v", len(lacking), err)
+		}
+		q := sv.q
+		if err := sv.stopWaiting(); err != nil {
+			t.Fatal(err)
+		}
+		q.notify(&sv.misses[0].miss, nil, nil)
+		time.Sleep(4 * maxTurn)
+	})
+}
