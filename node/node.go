@@ -241,7 +241,10 @@ func (n *Node) Run(ctx context.Context) error {
 	})
 	err := above.Wait()
 	stop()
-	return errors.Join(err, below.Wait())
+	if failed := below.Wait(); !errors.Is(err, failed) {
+		err = errors.Join(err, failed)
+	}
+	return err
 }
 
 // goBelow starts all that readers need, until ctx is done or one of it fails.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"text/tabwriter"
 	"time"
@@ -68,6 +69,9 @@ and what has not, and a timeline. It needs root.`,
 // playScenario plays a scenario and shows what came of it.
 func playScenario(ctx context.Context, o *options, s *scenario.Scenario, cfg scenario.Config, html string) error {
 	r, err := scenario.Play(ctx, s, cfg)
+	if errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0 {
+		return fmt.Errorf("play %s: %w: run it as root", s.Name, err)
+	}
 	if err != nil {
 		return fmt.Errorf("play %s: %w", s.Name, err)
 	}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
+	"os"
 	"text/tabwriter"
 	"time"
 
@@ -22,6 +24,9 @@ func (o *options) onNode(ctx context.Context, f func(context.Context, *node.Remo
 		err = f(ctx, remote)
 	}
 	if errors.Is(err, node.ErrNotRunning) {
+		if _, err := os.Stat(node.Socket(o.state)); errors.Is(err, fs.ErrPermission) {
+			return fmt.Errorf("%w: run it as root, as the node", err)
+		}
 		return fmt.Errorf("%w: start 'graze node' or 'graze mount', or name another folder with --state", err)
 	}
 	return err

@@ -48,7 +48,7 @@ func newInstall(o *options) *cobra.Command {
 		Long: `Install tells containerd of graze, in a file of its own where the configuration
 imports such files, else by single lines in the configuration, whose first version
 is kept beside it; writes a systemd unit, and settings of the node if there are
-none. It can be run again at any time. 'graze uninstall' undoes it.`,
+none, with the cluster's key if /etc/graze/cluster.key is there. It can be run again at any time. 'graze uninstall' undoes it.`,
 		Example: `  graze install --dry-run
   graze install --now
   graze install --root /host --settings /etc/graze/node.toml --now`,
@@ -124,7 +124,7 @@ func (i *installOptions) prepare() error {
 		return nil
 	}
 	if i.KeyFile = f.Cluster.KeyFile; i.KeyFile == "" {
-		return errors.New("the node's settings name no cluster.key-file for the key")
+		return errors.New("the node's settings name no cluster.key-file for the key: set it to where the key is to be, such as \"/etc/graze/cluster.key\"")
 	}
 	if err := node.CheckClusterKey(i.key); err != nil {
 		return err
@@ -171,6 +171,11 @@ func (i *installOptions) nodeSettings() (f nodeFile, err error) {
 	}
 	f.Containerd.Socket = setup.DefaultSocket
 	f.CRI.Socket = "/run/graze/cri.sock"
+	// A cluster's key that is there, or is given, is used.
+	const key = "/etc/graze/cluster.key"
+	if _, err := os.Stat(filepath.Join(i.Root, key)); err == nil || i.key != "" {
+		f.Cluster.KeyFile = key
+	}
 	const certs = "/etc/containerd/certs.d"
 	if st, err := os.Stat(filepath.Join(i.Root, certs)); err == nil && st.IsDir() {
 		f.Registry.HostsDir = certs
@@ -197,20 +202,22 @@ func (o *options) carryOut(ctx context.Context, plan *setup.Plan, i *installOpti
 			fmt.Fprintf(o.stdout, "%s %s\n", change.Verb(), change.Path)
 		}
 	}
+	// What has failed and what comes after it remains to be done: the next run has
+	// no changes that it would follow from.
+	var failed error
 	for _, step := range plan.Steps {
-		if i.now && !i.dryRun {
-			if err := runStep(ctx, i.Root, step); err != nil {
-				return err
+		if i.now && !i.dryRun && failed == nil {
+			if failed = runStep(ctx, i.Root, step); failed == nil {
+				fmt.Fprintf(o.stdout, "done: %s\n", strings.Join(step, " "))
+				continue
 			}
-			fmt.Fprintf(o.stdout, "done: %s\n", strings.Join(step, " "))
-			continue
 		}
 		fmt.Fprintf(o.stdout, "to do: %s\n", strings.Join(step, " "))
 	}
 	for _, note := range plan.Notes {
 		fmt.Fprintf(o.stdout, "note: %s\n", note)
 	}
-	return nil
+	return failed
 }
 
 // runStep runs a command, such as one of systemd's, that of another root if given.
@@ -224,8 +231,11 @@ func runStep(ctx context.Context, root string, step []string) error {
 		cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "SYSTEMD_IGNORE_CHROOT=1"}
 	}
 	out, err := cmd.CombinedOutput()
+	if said := bytes.TrimSpace(out); err != nil && len(said) > 0 {
+		err = fmt.Errorf("%w: %s", err, said)
+	}
 	if err != nil {
-		return fmt.Errorf("%s: %w: %s", strings.Join(step, " "), err, bytes.TrimSpace(out))
+		return fmt.Errorf("%s: %w", strings.Join(step, " "), err)
 	}
 	return nil
 }

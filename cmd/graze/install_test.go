@@ -93,6 +93,45 @@ func testInstalled(t *testing.T, cfg containerdConfig) {
 	}
 }
 
+// TestInstallKey: settings that install makes name the cluster's key, if it is there
+// already or is put there.
+func TestInstallKey(t *testing.T) {
+	const place = "etc/graze/cluster.key"
+	for _, row := range []struct {
+		name        string
+		there, flag bool
+		want        string
+	}{
+		{"none", false, false, ""},
+		{"there", true, false, "/" + place},
+		{"given", false, true, "/" + place},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			root := t.TempDir()
+			if err := os.MkdirAll(filepath.Join(root, "etc/containerd"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			args := []string{"install", "--root", root}
+			if row.there {
+				graze(t, "key", "new", filepath.Join(root, place))
+			}
+			if row.flag {
+				key := filepath.Join(t.TempDir(), "key")
+				graze(t, "key", "new", key)
+				args = append(args, "--key", key)
+			}
+			graze(t, args...)
+			f, err := readNodeFile(filepath.Join(root, "etc/graze/node.toml"))
+			if err != nil || f.Cluster.KeyFile != row.want {
+				t.Errorf("the settings name the key %q: %v", f.Cluster.KeyFile, err)
+			}
+			if st, err := os.Stat(filepath.Join(root, place)); row.want != "" && (err != nil || st.Mode().Perm() != 0o600) {
+				t.Errorf("the key: %v, %v", st, err)
+			}
+		})
+	}
+}
+
 // TestInstallBelow installs below another root, as a container does that has the
 // host's files in a folder.
 func TestInstallBelow(t *testing.T) {
@@ -121,6 +160,12 @@ func TestInstallBelow(t *testing.T) {
 	}
 	if out := graze(t, "install", "--root", root); out != "nothing to do\n" {
 		t.Errorf("a second time: %s", out)
+	}
+	// A root without systemctl: what --now can't do remains to be done.
+	bare := t.TempDir()
+	if out, code := grazeCode(t, "install", "--root", bare, "--now"); code != 1 || !strings.Contains(out, "to do: systemctl daemon-reload\n") ||
+		!strings.Contains(out, "to do: systemctl restart graze\n") || strings.Contains(out, "done:") {
+		t.Errorf("without systemctl: %d, %s", code, out)
 	}
 	// Settings that can't work are refused before anything is changed.
 	bad := filepath.Join(root, "bad.toml")

@@ -170,7 +170,11 @@ func newKey(o *options) *cobra.Command {
 				_, err := io.WriteString(o.stdout, text)
 				return err
 			}
-			f, err := os.OpenFile(filepath.Clean(args[0]), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+			file := filepath.Clean(args[0])
+			if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+				return err
+			}
+			f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 			if errors.Is(err, os.ErrExist) {
 				return fmt.Errorf("%s is there already: a cluster keeps its key; remove the file to make another", args[0])
 			}

@@ -340,9 +340,10 @@ func TestClusterIndex(t *testing.T) {
 	}
 }
 
-// TestKeyFile: a key is not written over, and one that others can read is refused.
+// TestKeyFile: the folder of a key is made, a key is not written over, and one that
+// others can read is refused.
 func TestKeyFile(t *testing.T) {
-	key := filepath.Join(t.TempDir(), "key")
+	key := filepath.Join(t.TempDir(), "graze", "key")
 	graze(t, "key", "new", key)
 	if out, code := grazeCode(t, "key", "new", key); code != 1 || !strings.Contains(out, "there already") {
 		t.Errorf("over a key that is there: exit code %d\n%s", code, out)
@@ -355,6 +356,26 @@ func TestKeyFile(t *testing.T) {
 	}
 	if a, b := graze(t, "key", "new"), graze(t, "key", "new"); a == b {
 		t.Error("two keys are the same")
+	}
+}
+
+// TestGossipPortTaken: a node that can't be a member ends and says why, once.
+func TestGossipPortTaken(t *testing.T) {
+	taken, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "node.toml")
+	text := fmt.Sprintf("keep-mounts = \"nobody\"\nstate = %q\n[cluster]\nlisten = \"127.0.0.1:0\"\np2p = \"127.0.0.1:0\"\nadvertise = \"127.0.0.1\"\ngossip = %q\nkey-file = %q\n",
+		filepath.Join(dir, "state"), taken.Addr(), filepath.Join(dir, "key"))
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	graze(t, "key", "new", filepath.Join(dir, "key"))
+	if out, code := grazeCode(t, "node", "--config", file); code != 1 || strings.Count(out, "address already in use") != 1 {
+		t.Errorf("exit code %d\n%s", code, out)
 	}
 }
 

@@ -26,7 +26,8 @@ func (b *byteSize) Type() string { return "bytes" }
 
 // Set implements pflag.Value.
 func (b *byteSize) Set(s string) error {
-	number := strings.TrimRight(strings.ToUpper(s), "IB")
+	number := strings.TrimSuffix(strings.ToUpper(s), "B")
+	number = strings.TrimSuffix(number, "I")
 	shift := 0
 	if n := len(number); n > 0 {
 		if i := strings.IndexByte(units, number[n-1]); i >= 0 {
