@@ -40,7 +40,7 @@ func (c *Cluster) keepJoined(ctx context.Context, list *memberlist.Memberlist) {
 		// A node can also be drawn in by the gossip of others who remember it. Then
 		// it has heard of some members only, and asks them for the rest.
 		addrs := append(shuffled(c.roster.others()), shuffled(c.absent(ctx))...)
-		answered := c.ask(ctx, list, addrs)
+		answered, failed := c.ask(ctx, list, addrs)
 		if c.roster.alone() {
 			c.introduced() // nobody answers
 		}
@@ -56,7 +56,7 @@ func (c *Cluster) keepJoined(ctx context.Context, list *memberlist.Memberlist) {
 		// address, or a member that can't be understood.
 		if len(addrs) > 0 && !answered && !told && ctx.Err() == nil {
 			told = true
-			c.cfg.Log.Warn("no contact answers; working alone", "contacts", len(addrs))
+			c.cfg.Log.Warn("no contact answers; working alone", "contacts", len(addrs), "err", failed)
 		}
 		sleep(ctx, jitter(pause))
 		pause = min(2*pause, longestPause)
@@ -93,17 +93,18 @@ func (c *Cluster) absent(ctx context.Context) []string {
 	return absent
 }
 
-// ask asks contacts, a few at a time, until one has answered.
-func (c *Cluster) ask(ctx context.Context, list *memberlist.Memberlist, addrs []string) bool {
+// ask asks contacts, a few at a time, until one has answered. If none has, it
+// returns why one of them has not.
+func (c *Cluster) ask(ctx context.Context, list *memberlist.Memberlist, addrs []string) (answered bool, failed error) {
 	for len(addrs) > 0 && ctx.Err() == nil {
 		batch := addrs[:min(len(addrs), joinParallel)]
 		addrs = addrs[len(batch):]
 		var wg sync.WaitGroup
-		answers := make([]bool, len(batch))
+		answers := make([]error, len(batch))
 		for i, a := range batch {
 			wg.Go(func() {
 				_, err := list.Join([]string{a})
-				answers[i] = err == nil
+				answers[i] = err
 				c.joins.Add(1)
 				if err != nil {
 					c.joinErrors.Add(1)
@@ -112,13 +113,14 @@ func (c *Cluster) ask(ctx context.Context, list *memberlist.Memberlist, addrs []
 			})
 		}
 		wg.Wait()
-		for _, ok := range answers {
-			if ok {
-				return true
+		for _, err := range answers {
+			if err == nil {
+				return true, nil
 			}
+			failed = err
 		}
 	}
-	return false
+	return false, failed
 }
 
 // waitWhileJoined waits for d, or until the node is alone or ctx done.
