@@ -2,6 +2,7 @@ package dht
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -104,6 +105,9 @@ func (c *Cluster) ask(ctx context.Context, list *memberlist.Memberlist, addrs []
 		for i, a := range batch {
 			wg.Go(func() {
 				_, err := list.Join([]string{a})
+				if only := errors.Unwrap(err); only != nil {
+					err = only // without the list that memberlist makes of it
+				}
 				answers[i] = err
 				c.joins.Add(1)
 				if err != nil {
