@@ -13,7 +13,7 @@ const (
 	// before there are too many.
 	paceSlack = 3
 	paceRTT   = 20 * time.Millisecond
-	// firstPace is how many runs all nodes of a cluster begin with together, and
+	// leastPace is how many runs all nodes of a cluster begin with together, and
 	// begin with again after paceIdle without any: what they start at the same
 	// moment, none of them can foresee.
 	leastPace = 8
