@@ -338,7 +338,7 @@ func (sv *serving) answer(ctx context.Context) error {
 		}
 		o := sv.outbox[0]
 		sv.outbox = sv.outbox[1:]
-		if err := sv.send(o); err != nil {
+		if err := sv.send(ctx, o); err != nil {
 			return err
 		}
 	}
@@ -421,7 +421,7 @@ func (sv *serving) giveUp() {
 }
 
 // send sends a chunk that was admitted.
-func (sv *serving) send(o outgoing) error {
+func (sv *serving) send(ctx context.Context, o outgoing) error {
 	s, up := sv.s, sv.upload(o.ref)
 	if s.uploads.repeats(up, sv.asked, time.Now()) {
 		s.uploads.leave(up, o.since, time.Now(), false)
@@ -439,10 +439,38 @@ func (sv *serving) send(o outgoing) error {
 	// It was evicted in the meantime.
 	a := &PeerAnswer{Item: o.item, Part: o.part, Status: StatusAbsent}
 	if sv.req.Mode == ModeHome {
+		if p, err := sv.fetchAgain(ctx, o); err == nil {
+			return sv.admit(o.item, o.part, p)
+		}
 		a.Status, a.Wait = StatusBusy, minWait
 	}
 	s.counters.serve.absent.Add(1)
 	return sv.w.Answer(a)
+}
+
+// fetchAgain returns a chunk that the store had and has no more. A store that has
+// hardly any room may evict each chunk before it can be sent, as often as it comes.
+func (sv *serving) fetchAgain(ctx context.Context, o outgoing) ([]byte, error) {
+	s := sv.s
+	m := &miss{span: sv.req.Items[o.item].Span, part: o.part, dst: make([]byte, o.ref.Size)}
+	q := newRequest(sv.req.Class, 1)
+	q.level, q.via = int(sv.req.Level), sv.req.Via
+	q.deadline, _ = ctx.Deadline()
+	s.lock()
+	if s.phase == phaseEnded {
+		s.mu.Unlock()
+		return nil, errEnded
+	}
+	s.state.ask(q, m)
+	s.mu.Unlock()
+	s.wake()
+	if err := s.await(ctx, q); err != nil {
+		return nil, err
+	}
+	if !m.got && s.store.ReadAt(o.ref.ID, m.dst, 0) != nil {
+		return nil, errEvicted
+	}
+	return m.dst, nil
 }
 
 // bytes sends a chunk if there still is one.

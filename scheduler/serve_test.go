@@ -485,6 +485,32 @@ func TestHeldWaitsForBodies(t *testing.T) {
 	}
 }
 
+// What is evicted before it can be sent comes once more, and is sent whether or not
+// the store keeps it then.
+func TestEvictedBeforeSent(t *testing.T) {
+	clusterBubble(t, lone(), imageSpec{files: []int64{4 * span}}, Config{Uploads: 16 << 10}, func(t *testing.T, g *rig) {
+		g.mustRead(1, 0, 4*span)
+		before := g.serveSlowly("z", 1, maxTurn/8) // x has to wait
+		w := &fakeResponder{}
+		done := make(chan error, 1)
+		go func() { done <- g.Serve(t.Context(), "x", g.homeRequest(0), w) }()
+		synctest.Wait()
+		g.store.mu.Lock()
+		g.store.full = true
+		clear(g.store.chunks)
+		g.store.mu.Unlock()
+		for _, done := range []<-chan error{before, done} {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+		if got := w.counts(); got[StatusBytes] != 4 || len(got) != 1 {
+			t.Errorf("answers by status %v", got)
+		}
+		w.check(t, g.homeRequest(0))
+	})
+}
+
 // A chunk that comes just when it is not waited for any more keeps nobody up who has
 // it for others too.
 func TestChunkAtTheLastMoment(t *testing.T) {
