@@ -85,10 +85,12 @@ func (c *containerBench) lazily(b *testing.B, name, key string, peer *testNode) 
 			if peer != nil {
 				n.members(b, 2)
 			}
+			// What containerd itself knows of it says without the node.
 			eventually(b, "containerd has found the node", func() bool {
-				_, err := c.ctd.try("snapshots", "--snapshotter", "graze", "ls")
+				_, err := c.ctd.try("snapshots", "--snapshotter", "graze", "prepare", "none")
 				return err == nil
 			})
+			c.ctd.ctr(b, "snapshots", "--snapshotter", "graze", "rm", "none")
 			dropCaches(b)
 		},
 		run: func() time.Duration {
