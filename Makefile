@@ -6,7 +6,6 @@
 IMAGES ?= /var/cache/graze/images
 CONTAINERD2 ?= /var/cache/graze/containerd2
 ZTOC ?= /var/cache/graze/ztoc
-GRAZE_TEST = GRAZE_IMAGES=$(IMAGES) GRAZE_CONTAINERD2=$(CONTAINERD2) GRAZE_ZTOC=$(ZTOC) go test -timeout 30m
 
 .PHONY: build demo test lint bench fuzz gen clean
 
@@ -22,21 +21,9 @@ demo: build ## a Debian image with python3: mounted lazily, next to a full pull;
 lint: ## formatting, vet, static analysis and known vulnerabilities
 	scripts/lint.sh
 
-# The race detector is for what runs at the same time in one process. The formats
-# start no goroutine, and these tests of cmd/graze are about bytes, or about nodes
-# that are built without it.
-PLAIN = ^Test(Truth|Nydus|OneByte|ManyFiles|Cluster.|Scenarios|Soak|Cycles|ContainerRestart)
-
-test: lint ## all tests, those of concurrent code with the race detector, and the parsers of images fuzzed
-	scripts/need.sh gcc libc6-dev zlib1g-dev skopeo containerd runc umoci fuse3 protobuf-compiler pigz zstd attr iproute2
-	scripts/debian-image.sh $(IMAGES)/debian-python
-	scripts/containerd2.sh $(CONTAINERD2)
-	scripts/ztoc.sh $(ZTOC)
-	GRAZE_ZTOC=$(ZTOC) go test ./image/...
-	GRAZE_ZTOC=$(ZTOC) scripts/fuzz.sh 30s image
-	go test -race -timeout 20m $$(go list ./... | grep -v -e ^graze/image -e ^graze/cmd)
-	$(GRAZE_TEST) -run '$(PLAIN)' ./cmd/graze
-	$(GRAZE_TEST) -race -skip '$(PLAIN)' ./cmd/graze
+test: ## every check, all tests, and the parsers of images fuzzed
+	scripts/need.sh gcc libc6-dev zlib1g-dev skopeo containerd runc umoci debootstrap fuse3 protobuf-compiler pigz zstd attr iproute2
+	GRAZE_IMAGES=$(IMAGES) GRAZE_CONTAINERD2=$(CONTAINERD2) GRAZE_ZTOC=$(ZTOC) scripts/test.sh
 
 bench: ## the benchmarks of docs/measurements.md
 	scripts/need.sh skopeo containerd runc

@@ -12,6 +12,7 @@ import (
 // TestTruthExternalTOC mounts an eStargz image whose tables of contents are in an
 // image of their own.
 func TestTruthExternalTOC(t *testing.T) {
+	t.Parallel()
 	needFUSE(t)
 	reg := startRegistry(t)
 	ctd := startContainerd(t)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -128,7 +129,7 @@ func TestCRI(t *testing.T) {
 			t.Errorf("the sandbox's image is served for %q, and %d views are mounted", got, r.views(t))
 		}
 		rows := map[string][]imagetest.Encoding{
-			"indexed": {imagetest.Gzip(6)},
+			"indexed": {imagetest.Gzip(gzip.BestSpeed)},
 			"mix":     {imagetest.EStargz("estargz"), imagetest.Zstd()},
 		}
 		for name, encodings := range rows {

@@ -19,6 +19,7 @@ import (
 // TestTruthDebianFormats converts a real image by the writers of other formats, and
 // gives it a SOCI index, and compares what is mounted with what containerd unpacks.
 func TestTruthDebianFormats(t *testing.T) {
+	t.Parallel()
 	needFUSE(t)
 	needTools(t, "skopeo")
 	reg := startRegistry(t)
@@ -37,9 +38,6 @@ func TestTruthDebianFormats(t *testing.T) {
 		sameTree(t, want, m.dir)
 	})
 
-	if racing {
-		t.Skip("the other formats' writers take ten minutes with the race detector: 'make test' runs this without")
-	}
 	seconds := wholeSeconds(want)
 	layers := layoutLayers(t, layoutImage(t, "debian-python"))
 	for name, e := range map[string]imagetest.Encoding{

@@ -90,6 +90,7 @@ func pushFile(t testing.TB, reg *testRegistry, name string, l imagetest.Layer, e
 // larger chunks, as eStargz has where nothing else is asked for, can't be
 // verified with less than one of them.
 func TestOneByte(t *testing.T) {
+	t.Parallel()
 	needFUSE(t)
 	size := int64(1<<30) / 16
 	if os.Getenv(wholeEnv) != "" {
@@ -150,14 +151,15 @@ func readByte(t testing.TB, name string, off int64) {
 const manyFiles = 100_000
 
 // TestManyFiles bounds the memory of a process that serves 100,000 small files,
-// all of whose names and attributes were asked for. The process is one of its
-// own build: the race detector's memory is not what the test is about.
+// all of whose names and attributes were asked for, as it is built for use: the race
+// detector's memory is not what the test is about.
 func TestManyFiles(t *testing.T) {
+	t.Parallel()
 	needFUSE(t)
 	needTools(t, "go", "find")
-	binary := filepath.Join(t.TempDir(), "graze")
-	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	binary, err := buildPlain()
+	if err != nil {
+		t.Fatal(err)
 	}
 	reg := startRegistry(t)
 	ref := pushFile(t, reg, "many", imagetest.SmallFiles("files", manyFiles), imagetest.Gzip(gzip.BestSpeed))

@@ -24,7 +24,12 @@ import (
 func exported(t *testing.T, c *containerd, ref string) ([]string, error) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "image.tar")
-	if out, err := exec.Command(c.program("ctr"), "--address", c.socket(), "--namespace", cmp.Or(c.namespace, "default"), "image", "export", file, ref).CombinedOutput(); err != nil {
+	args := []string{"--address", c.socket(), "--namespace", cmp.Or(c.namespace, "default"), "image", "export"}
+	if c.bin != "" {
+		// By default, version 2 writes the archive aside, and can end before it is whole.
+		args = append(args, "--local")
+	}
+	if out, err := exec.Command(c.program("ctr"), append(args, file, ref)...).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("%w: %s", err, out)
 	}
 	f, err := os.Open(file)

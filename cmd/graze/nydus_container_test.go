@@ -1,6 +1,7 @@
 package main
 
 import (
+	"compress/gzip"
 	"slices"
 	"strings"
 	"testing"
@@ -16,7 +17,7 @@ import (
 func TestContainerdNydus(t *testing.T) {
 	containerds(t, func(all *testing.T, cfg containerdConfig) {
 		r := startRig(all, cfg, "")
-		oci, _ := r.probeImage(all, "oci", 1, imagetest.Gzip(6))
+		oci, _ := r.probeImage(all, "oci", 1, imagetest.Gzip(gzip.BestSpeed))
 		tree := startContainerd(all).pull(all, oci)
 		r.ctd.ctr(all, "image", "pull", "--plain-http", "--snapshotter", "overlayfs", oci)
 		want, wantCode := r.ctd.run(all, "overlayfs", oci, "plain", "/probe")

@@ -62,6 +62,7 @@ func referredLayers(t testing.TB, layers []imagetest.Layer, img *imagetest.Image
 // TestNydusAdversarial mounts an image of everything odd in all forms that the
 // format of Nydus has, and compares it with what containerd unpacks.
 func TestNydusAdversarial(t *testing.T) {
+	t.Parallel()
 	needFUSE(t)
 	reg := startRegistry(t)
 	ctd := startContainerd(t)
@@ -113,6 +114,7 @@ func tagRune(r rune) rune {
 // TestNydusTarfs mounts an image that refers to an unpacked layer and has no
 // digests of chunks: all of the layer has to be read, which must be allowed.
 func TestNydusTarfs(t *testing.T) {
+	t.Parallel()
 	needFUSE(t)
 	reg := startRegistry(t)
 	layer := imagetest.SmallFiles("files", 50)
@@ -220,6 +222,7 @@ func checkIndex(t *testing.T, m *testMount, format, index string) {
 // TestNydusManifests finds the image in the format of Nydus in all places where it
 // can be, and takes the right one if there are several indexes.
 func TestNydusManifests(t *testing.T) {
+	t.Parallel()
 	needFUSE(t)
 	reg := startRegistry(t)
 	layers := []imagetest.Layer{imagetest.SmallFiles("files", 20)}
@@ -286,6 +289,7 @@ func TestNydusManifests(t *testing.T) {
 // TestNydusSharesChunks reads an eStargz image, and then the same files from an
 // image in the format of Nydus: their chunks are there.
 func TestNydusSharesChunks(t *testing.T) {
+	t.Parallel()
 	needFUSE(t)
 	reg := startRegistry(t)
 	layers := []imagetest.Layer{imagetest.SmallFiles("files", 200)}
@@ -314,6 +318,7 @@ func TestNydusSharesChunks(t *testing.T) {
 // TestNydusFixtures mounts real images whose blobs there are, and reads all of
 // them.
 func TestNydusFixtures(t *testing.T) {
+	t.Parallel()
 	needFUSE(t)
 	read := func(name string) []byte { return fixture.Read(t, name) }
 	read("README.md") // skips before anything is started

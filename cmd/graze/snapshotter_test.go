@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"compress/gzip"
 	"errors"
 	"fmt"
 	"os"
@@ -269,9 +270,9 @@ func TestContainerd(t *testing.T) {
 			publish   bool
 			whole     bool // the pull reads all layers, to index them
 		}{
-			{name: "indexed", encodings: []imagetest.Encoding{imagetest.Gzip(6)}, publish: true},
+			{name: "indexed", encodings: []imagetest.Encoding{imagetest.Gzip(gzip.BestSpeed)}, publish: true},
 			{name: "estargz", encodings: []imagetest.Encoding{imagetest.EStargz("estargz")}},
-			{name: "unindexed", encodings: []imagetest.Encoding{imagetest.Gzip(6)}, whole: true},
+			{name: "unindexed", encodings: []imagetest.Encoding{imagetest.Gzip(gzip.BestSpeed)}, whole: true},
 			{name: "mix", encodings: []imagetest.Encoding{imagetest.EStargz("estargz"), imagetest.Zstd(), imagetest.MultiMemberGzip(1 << 20)}, publish: true},
 		}
 		for i, row := range rows {
@@ -379,7 +380,7 @@ func TestContainerdCluster(t *testing.T) {
 		second := only.join(t, cfg, "", key, []string{first.node.addr})
 		first.node.members(t, 2)
 		second.node.members(t, 2)
-		ref, size := only.probeImage(t, "unindexed", 1, imagetest.Gzip(6))
+		ref, size := only.probeImage(t, "unindexed", 1, imagetest.Gzip(gzip.BestSpeed))
 		first.pullLazily(t, ref)
 		want, _ := first.ctd.run(t, "graze", ref, "one", "/probe")
 		second.pullLazily(t, ref)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
@@ -45,7 +46,7 @@ func TestContainerdSilent(t *testing.T) {
 				only := &rig{reg: startRegistry(t)}
 				cfg.silent, cfg.hidden = true, !row.ask
 				r := only.join(t, cfg, findImages(only.reg.addr), "", nil)
-				ref, _ := r.probeImage(t, "silent", 1, imagetest.Gzip(6))
+				ref, _ := r.probeImage(t, "silent", 1, imagetest.Gzip(gzip.BestSpeed))
 				graze(t, "index", "--state", t.TempDir(), "--push", ref)
 				r.ctd.ctr(t, "image", "pull", "--plain-http", "--snapshotter", "graze", ref)
 				want := row.want[0]
@@ -74,7 +75,7 @@ func TestContainerdSilent(t *testing.T) {
 // committed upon one.
 func TestContainerdChain(t *testing.T) {
 	r := startRig(t, containerdConfig{}, "")
-	ref, _ := r.probeImage(t, "chain", 1, imagetest.Gzip(6))
+	ref, _ := r.probeImage(t, "chain", 1, imagetest.Gzip(gzip.BestSpeed))
 	r.pullLazily(t, ref)
 	snapshots := func(args ...string) string {
 		t.Helper()
@@ -148,7 +149,7 @@ func TestContainerdUserNamespace(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		ref, _ := r.probeImage(t, "mapped", 1, imagetest.Gzip(6))
+		ref, _ := r.probeImage(t, "mapped", 1, imagetest.Gzip(gzip.BestSpeed))
 		r.pullLazily(t, ref)
 		r.ctd.ctr(t, "image", "pull", "--plain-http", "--snapshotter", "overlayfs", ref)
 		var out [2]string
@@ -185,7 +186,7 @@ func TestContainerdOutage(t *testing.T) {
 	only := &rig{reg: startRegistry(t)}
 	front, freeze := freezable(t, only.reg.addr)
 	only.reg.addr = front
-	ref, _ := only.probeImage(t, "outage", 1, imagetest.Gzip(6))
+	ref, _ := only.probeImage(t, "outage", 1, imagetest.Gzip(gzip.BestSpeed))
 	graze(t, "index", "--state", t.TempDir(), "--push", ref)
 	r := only.join(t, containerdConfig{}, "", "", nil)
 	r.pullLazily(t, ref)

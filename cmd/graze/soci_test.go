@@ -69,6 +69,7 @@ func ztocsOf(t testing.TB, img *imagetest.Image) (list [][]byte) {
 // the image, and of the one that its manifest names. Layers without a zTOC, or with
 // one that can't be used, get graze's own index.
 func TestTruthSOCI(t *testing.T) {
+	t.Parallel()
 	needFUSE(t)
 	reg := startRegistry(t)
 	ctd := startContainerd(t)

@@ -81,6 +81,7 @@ func mixed(layers []imagetest.Layer) (*imagetest.Image, error) {
 // compares it with what containerd unpacks: with an index that is made at the
 // mount, with one from the registry, and with a state folder from before.
 func TestTruthAdversarial(t *testing.T) {
+	t.Parallel()
 	needFUSE(t)
 	reg := startRegistry(t)
 	ctd := startContainerd(t)
@@ -130,6 +131,7 @@ func checkImage(t *testing.T, ref string, want imagetest.Tree) {
 // TestTruthDebian does the same with a real image, and compares it with what
 // umoci unpacks too, which keeps the times of directories that have no entry.
 func TestTruthDebian(t *testing.T) {
+	t.Parallel()
 	needFUSE(t)
 	needTools(t, "skopeo")
 	reg := startRegistry(t)
