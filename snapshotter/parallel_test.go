@@ -31,8 +31,12 @@ func TestSlowRegistry(t *testing.T) {
 		start := time.Now()
 		const askers, same = 50, 5
 		answers := make(chan error, askers)
+		imgs := make([]Image, askers/same)
+		for i := range imgs {
+			imgs[i] = images.add(fmt.Sprintf("r.test/app-%d", i), "a"+fmt.Sprint(i))
+		}
 		for i := range askers {
-			img := images.add(fmt.Sprintf("r.test/app-%d", i/same), "a"+fmt.Sprint(i/same))
+			img := imgs[i/same]
 			go func() {
 				_, err := s.Prepare(t.Context(), fmt.Sprint("extract ", i), "", snapshots.WithLabels(criLabels(img, img.Chains[0])))
 				answers <- err

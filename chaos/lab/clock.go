@@ -73,19 +73,28 @@ func (p *Process) SetClock(offset time.Duration) error {
 // A vdso is the code that the kernel maps into a process.
 type vdso struct{ begin, end, clock uint64 }
 
-// findClock returns where a process's code is that asks for the time.
-func findClock(pid int) (v vdso, err error) {
-	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
-	if err != nil {
-		return v, err
-	}
-	for line := range strings.Lines(string(maps)) {
-		if strings.HasSuffix(strings.TrimSpace(line), "[vdso]") {
-			_, err = fmt.Sscanf(line, "%x-%x", &v.begin, &v.end)
+// mapVDSO returns where the kernel has mapped its code. A process that is just being
+// started may have none yet.
+func mapVDSO(pid int) (v vdso, err error) {
+	for end := time.Now().Add(stopTime); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+		if err != nil {
+			return v, err
+		}
+		for line := range strings.Lines(string(maps)) {
+			if strings.HasSuffix(strings.TrimSpace(line), "[vdso]") {
+				_, err := fmt.Sscanf(line, "%x-%x", &v.begin, &v.end)
+				return v, err
+			}
 		}
 	}
-	if err != nil || v.begin == 0 {
-		return v, errors.Join(errors.New("the kernel gives it no code for the time (vDSO)"), err)
+	return v, errors.New("the kernel gives it no code for the time (vDSO)")
+}
+
+// findClock returns where a process's code is that asks for the time.
+func findClock(pid int) (v vdso, err error) {
+	if v, err = mapVDSO(pid); err != nil {
+		return v, err
 	}
 	code := make([]byte, v.end-v.begin)
 	mem, err := os.Open(fmt.Sprintf("/proc/%d/mem", pid))

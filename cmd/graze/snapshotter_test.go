@@ -87,20 +87,27 @@ func (c *containerd) run(t testing.TB, snapshotter, ref, id string, args ...stri
 // runWith is run with more flags.
 func (c *containerd) runWith(t testing.TB, flags []string, snapshotter, ref, id string, args ...string) (string, int) {
 	t.Helper()
-	flags = append([]string{"--address", c.socket(), "run", "--rm", "--snapshotter", snapshotter}, flags...)
+	// What a container prints goes straight to a file: ctr stops copying it when the
+	// container has ended, whether or not it has all.
+	log := filepath.Join(t.TempDir(), "log")
+	flags = append([]string{"--address", c.socket(), "run", "--rm", "--log-uri", "file://" + log, "--snapshotter", snapshotter}, flags...)
 	args = append(append(flags, ref, id), args...)
 	cmd := exec.Command(c.program("ctr"), args...)
-	var stdout, stderr bytes.Buffer // the latter has warnings of version 2
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	var stderr bytes.Buffer // it has warnings of version 2
+	cmd.Stderr = &stderr
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
 	}
-	if stdout.Len() == 0 {
-		return stderr.String(), cmd.ProcessState.ExitCode()
+	printed, err := os.ReadFile(log)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
 	}
-	return stdout.String(), cmd.ProcessState.ExitCode()
+	if len(printed) == 0 {
+		printed = stderr.Bytes()
+	}
+	return string(printed), cmd.ProcessState.ExitCode()
 }
 
 // start starts a container that waits until it is stopped.
