@@ -26,8 +26,8 @@ type Judge interface {
 	Repository(image string) (string, error)
 }
 
-// An Outage is a policy for pulls of images that are here, while the registry
-// can't be asked whether they are allowed.
+// An Outage is a policy for pulls of images that are here, or that a Puller can get,
+// while the registry can't be asked whether they are allowed.
 type Outage int
 
 const (
@@ -52,8 +52,11 @@ func ParseOutage(s string) (Outage, error) {
 // String returns the policy's name.
 func (o Outage) String() string { return outages[o] }
 
-// allows reports what the policy says to a verdict in an outage.
-func (o Outage) allows(v verdict) bool { return o == Allow || o == AllowCached && v == outdated }
+// allows reports whether the policy lets an image be had on a verdict without the
+// registry. It has no say where the registry has answered.
+func (o Outage) allows(v verdict) bool {
+	return v == outdated && o != Deny || v == unknown && o == Allow
+}
 
 // A verdict is what is known of a user and a repository.
 type verdict int

@@ -43,6 +43,10 @@ type Config struct {
 	// Outage is what becomes of pulls while the registry can't be asked.
 	Outage Outage
 
+	// Puller gives containerd images that it has not, while their registry can't be
+	// asked and Outage allows it. Default: nobody does.
+	Puller Puller
+
 	// Log gets what a person should act on. Default: discard.
 	Log *slog.Logger
 }

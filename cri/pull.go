@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -22,12 +23,28 @@ type Auth struct {
 	RegistryToken      string
 }
 
+// noticePatience is how long containerd may take to show in CRI an image that was
+// given to it.
+const noticePatience = 30 * time.Second
+
+// tellPatience is how long a pull may wait for its image to be kept for outages.
+const tellPatience = 10 * time.Second
+
 // A Memory is told with which credentials images are pulled.
 type Memory interface {
 	// Remember is told before a pull, and reports whether that is new.
 	Remember(image string, a Auth) bool
 	// Forget takes back what Remember was told, as the pull has failed.
 	Forget(image string, a Auth)
+}
+
+// A Puller gives containerd an image without asking its registry.
+type Puller interface {
+	// Pull returns when containerd has the image.
+	Pull(ctx context.Context, image string) error
+
+	// Pulled is told of an image that containerd has pulled from its registry.
+	Pulled(ctx context.Context, image string) error
 }
 
 // A call is a PullImage that waits for its answer.
@@ -71,22 +88,66 @@ func (p *Proxy) pull(ctx context.Context, c call, raw frame) error {
 	}
 	added := auth != (Auth{}) && p.memory.Remember(image, auth)
 	err = forward(ctx, c.conn, "/"+c.service+"/PullImage", raw, c.down)
-	if err != nil && id != "" && ctx.Err() == nil {
+	if err != nil && (id != "" || p.cfg.Puller != nil) && p.cfg.Outage != Deny && ctx.Err() == nil {
 		// The yes may be older than the outage for which containerd has failed.
-		if verdict, why := p.gate.askAnew(ctx, image, repository, auth); verdict != allowed && p.cfg.Outage.allows(verdict) {
+		switch verdict, why := p.gate.askAnew(ctx, image, repository, auth); {
+		case !p.cfg.Outage.allows(verdict):
+		case id != "":
 			return p.useAsIs(c, image, id, why)
+		default:
+			id, notHad := p.pullWithout(ctx, c, req.GetImage())
+			if notHad == nil {
+				p.cfg.Log.Warn("image is pulled without its registry, which can't be asked", "image", image, "policy", p.cfg.Outage, "err", why)
+				return c.down.SendMsg(&runtime.PullImageResponse{ImageRef: id})
+			}
+			err = status.Errorf(status.Code(err), "%s; without the registry: %v", status.Convert(err).Message(), notHad)
 		}
 	}
 	if err != nil && added {
 		p.memory.Forget(image, auth)
 	}
+	if err == nil && p.cfg.Puller != nil {
+		p.tell(ctx, image)
+	}
 	return err
+}
+
+// tell tells the Puller of an image that containerd has pulled. The pull has
+// succeeded, whatever comes of that.
+func (p *Proxy) tell(ctx context.Context, image string) {
+	ctx, cancel := context.WithTimeout(ctx, tellPatience)
+	defer cancel()
+	if err := p.cfg.Puller.Pulled(ctx, image); err != nil {
+		p.cfg.Log.Warn("what an image's name stands for is not kept for outages", "image", image, "err", err)
+	}
 }
 
 // useAsIs answers that the image that is here will do.
 func (p *Proxy) useAsIs(c call, image, id string, why error) error {
 	p.cfg.Log.Warn("image is used as it is here: the registry can't be asked", "image", image, "policy", p.cfg.Outage, "err", why)
 	return c.down.SendMsg(&runtime.PullImageResponse{ImageRef: id})
+}
+
+// pullWithout has containerd get an image without its registry, and returns the ID.
+func (p *Proxy) pullWithout(ctx context.Context, c call, image *runtime.ImageSpec) (string, error) {
+	if err := p.cfg.Puller.Pull(ctx, image.GetImage()); err != nil {
+		return "", err
+	}
+	// containerd's service for CRI hears of images that others have made.
+	ctx, cancel := context.WithTimeoutCause(ctx, noticePatience, errors.New("containerd has the image, but does not show it"))
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if id, err := c.imageID(ctx, image); id != "" || err != nil && ctx.Err() == nil {
+			return id, err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return "", context.Cause(ctx)
+		}
+	}
 }
 
 // imageID returns the ID of an image that containerd has, "" if it has not.

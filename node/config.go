@@ -52,7 +52,8 @@ type Config struct {
 	Cluster *ClusterConfig
 
 	// CRI makes the node stand between kubelet and containerd's image service, to
-	// learn the credentials of pods. Its Log is not used. Default: it does not.
+	// learn the credentials of pods. Its Log is not used, and without a Puller it is
+	// given the node's own, if the node is a snapshotter. Default: it does not.
 	CRI *cri.Config
 
 	// Monitor has the node give metrics by HTTP. Default: it does not.

@@ -94,8 +94,9 @@ type Image struct {
 	// reference stood for the last time.
 	Stale bool
 
-	part bool   // it is without some of its layers
-	tag  string // that it was asked for by; "" if it was asked for by its digest alone
+	part bool          // it is without some of its layers
+	tag  string        // that it was asked for by; "" if it was asked for by its digest alone
+	root v1.Descriptor // what the reference stands for: the manifest, or an index that names it
 }
 
 // sources says where the image's layers can be read from.
@@ -114,7 +115,7 @@ func (img *Image) lowest(n int) (*Image, error) {
 	}
 	part := *img.Image
 	part.Layers, part.DiffIDs = img.Layers[:n], img.DiffIDs[:n]
-	return &Image{Image: &part, Stale: img.Stale, part: n < len(img.Layers) || img.part, tag: img.tag}, nil
+	return &Image{Image: &part, Stale: img.Stale, part: n < len(img.Layers) || img.part, tag: img.tag, root: img.root}, nil
 }
 
 // Resolve finds the image that a reference means, and keeps its manifest and
@@ -137,7 +138,7 @@ func (l *Library) Resolve(ctx context.Context, ref string) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Image{Image: img, Stale: f.stale, tag: name.Tag}, nil
+	return &Image{Image: img, Stale: f.stale, tag: name.Tag, root: f.Manifests[0]}, nil
 }
 
 // OpenView opens the view of an image. The view is made from the layers' indexes

@@ -123,7 +123,7 @@ func Open(cfg Config) (*Node, error) {
 	}
 	n.sched, err = scheduler.New(newSpill(store, n.reserve.tight, n.notKept), n.catalog, new(codec.Decoder), policy)
 	if err == nil && cfg.CRI != nil {
-		err = n.serveUsers(*cfg.CRI, visitors)
+		err = n.serveUsers(*cfg.CRI, visitors, cfg.Containerd != nil)
 	}
 	if err == nil && cfg.Cluster != nil {
 		err = n.hold(cfg.Cluster)

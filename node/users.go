@@ -36,8 +36,12 @@ func (c *Config) addUsers() users {
 	return u
 }
 
-// serveUsers gives the node a proxy of CRI, to which users come.
-func (n *Node) serveUsers(cfg cri.Config, u users) (err error) {
+// serveUsers gives the node a proxy of CRI, to which users come. Only a snapshotter
+// can give containerd images.
+func (n *Node) serveUsers(cfg cri.Config, u users, snapshotter bool) (err error) {
+	if snapshotter && cfg.Puller == nil {
+		cfg.Puller = puller{n, cfg.Containerd}
+	}
 	u.client, cfg.Log = n.client, n.log
 	n.visitors = &u
 	n.proxy, err = cri.New(u, u, cfg)
