@@ -26,7 +26,17 @@ import (
 func (r *clusterRegistry) publishMulti(t testing.TB, img *testImage) *testImage {
 	t.Helper()
 	repository, _, _ := strings.Cut(strings.TrimPrefix(img.ref, registryAddr+":5000/"), ":")
-	base := "http://" + r.addr + "/v2/" + repository + "/manifests/"
+	pushMulti(t, r.addr, repository)
+	multi := *img
+	multi.ref = registryAddr + ":5000/" + repository + ":multi"
+	return &multi
+}
+
+// pushMulti gives the tag "multi" to an index whose only image is that with the tag
+// "1".
+func pushMulti(t testing.TB, addr, repository string) {
+	t.Helper()
+	base := "http://" + addr + "/v2/" + repository + "/manifests/"
 	resp, err := http.Head(base + "1")
 	if err != nil {
 		t.Fatal(err)
@@ -58,9 +68,6 @@ func (r *clusterRegistry) publishMulti(t testing.TB, img *testImage) *testImage 
 	if resp.StatusCode != http.StatusCreated {
 		t.Fatal(resp.Status)
 	}
-	multi := *img
-	multi.ref = registryAddr + ":5000/" + repository + ":multi"
-	return &multi
 }
 
 // TestClusterAsksOnce is about what a cluster asks a registry that is there, and one

@@ -46,6 +46,8 @@ func TestCRIOutage(t *testing.T) {
 		second.node.members(t, 2)
 
 		ref, _ := only.probeImage(t, "app", 1, imagetest.Gzip(6))
+		pushMulti(t, only.reg.addr, "app")
+		ref = strings.TrimSuffix(ref, "1") + "multi"
 		socket := filepath.Join(sockets, "first")
 		if _, err := first.ctd.pullBy(socket, ref); err != nil {
 			t.Fatal(err)

@@ -49,7 +49,7 @@ type registryFile struct {
 type criFile struct {
 	Socket     string   `toml:"socket" doc:"socket for kubelet's image-service-endpoint, such as \"/run/graze/cri.sock\""`
 	VerdictAge duration `toml:"verdict-age" doc:"how long a registry's yes to a user counts for further pulls from the same repository"`
-	Outage     string   `toml:"outage" doc:"pulls of images that are here while the registry can't be asked: \"allow-cached\" (users to whom it said yes before), \"deny\" or \"allow\""`
+	Outage     string   `toml:"outage" doc:"pulls of images that are here, or in the cluster, while the registry can't be asked: \"allow-cached\" (users to whom it said yes before), \"deny\" or \"allow\""`
 }
 
 type metricsFile struct {

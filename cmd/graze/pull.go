@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
@@ -78,10 +80,28 @@ func (p *pull) run(ctx context.Context, o *options, ref string) error {
 		client.WithImageHandlerWrapper(snapshotters.AppendInfoHandlerWrapper(ref)),
 	)
 	if err != nil {
-		return err
+		return o.explainOutage(ctx, ref, err)
 	}
 	_, err = fmt.Fprintf(o.stdout, "pulled %s: %s\n", img.Name(), img.Target().Digest)
 	return err
+}
+
+// explainOutage adds to why a pull has failed what can be done, if a registry could
+// not be reached and a node runs here.
+func (o *options) explainOutage(ctx context.Context, ref string, err error) error {
+	var netErr *net.OpError
+	if !errors.As(err, &netErr) || ctx.Err() != nil {
+		return err
+	}
+	remote, dialErr := node.Dial(node.Socket(o.state))
+	if dialErr != nil {
+		return err
+	}
+	defer remote.Close()
+	if _, statsErr := remote.Stats(ctx); statsErr != nil {
+		return err
+	}
+	return fmt.Errorf("%w\nThe node here may have the image without the registry: 'graze mount %s DIR' mounts it, and pulls by the node's cri.socket get it if cri.outage allows", err, ref)
 }
 
 // registryHosts returns what containerd's client needs to know of registries.
